@@ -1,0 +1,145 @@
+"""What every policy is: three steps to answer a call, three to learn.
+
+``render → generate → parse`` answers, whether the model runs in this process or on a server.
+``update → publish`` learns; ``save`` and ``load`` make it durable. A policy that only answers raises
+`PolicyError` from the learning half and says so in ``can_learn``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from lightning_lab.records import Floats, Ids, Message, Sample, Sampling
+
+
+class PolicyError(RuntimeError):
+    """The policy could not do what was asked; the message says why and what to do."""
+
+
+class ContextOverflowError(PolicyError):
+    """Prompt and reply do not fit into the model's context."""
+
+
+class RenderError(PolicyError):
+    """The chat template cannot express this conversation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A conversation as the ids that the model reads, generation prompt included."""
+
+    ids: Ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Newly sampled tokens of one generation. All arrays are aligned, shape [n], n may be 0 in the last chunk."""
+
+    ids: Ids
+    logprobs: Floats
+    versions: Ids
+    finish_reason: str | None = None
+    """``stop``, ``length`` or ``abort`` on the last chunk, else None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRow:
+    """A sample with what the algorithm decided for it."""
+
+    sample: Sample
+    advantage: float
+    token_weight: float
+    """Factor of every mask-1 token's loss term; the normaliser is already inside, so losses only sum."""
+    old_logprobs: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStats:
+    """Per-token numbers of one row after the forward pass, aligned with ``sample.ids``; NaN where mask is False."""
+
+    entropy: Floats
+    logprobs: Floats
+    ratio: Floats
+    clipped: Floats
+    loss: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateResult:
+    """What one optimiser update did."""
+
+    metrics: Mapping[str, float]
+    tokens: Sequence[TokenStats] = field(default_factory=tuple)
+    """In the order of the rows given, when they were asked for."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Who generates and who learns."""
+
+    name: str
+    can_learn: bool
+
+    @property
+    def version(self) -> int:
+        """The version that samples now; grows by one at each publish, never used twice."""
+        ...
+
+    @property
+    def context_length(self) -> int: ...
+
+    def start(self) -> None:
+        """Load what is needed to answer. Idempotent. Raises `PolicyError`."""
+        ...
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        ...
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Rendered:
+        """Conversation → prompt ids by the chat template. Raises `RenderError`."""
+        ...
+
+    def generate(self, prompt: Ids, sampling: Sampling, *, rollout_id: str) -> AsyncIterator[Chunk]:
+        """Sample a reply. Closing the iterator cancels the generation. Raises `ContextOverflowError`, `PolicyError`.
+
+        Every chunk carries exact ids, log-probs of the distribution that was really sampled from
+        (after temperature), and versions.
+        """
+        ...
+
+    def parse(self, ids: Ids) -> Message:
+        """Sampled ids → assistant message (content, reasoning, tool calls without ids)."""
+        ...
+
+    def decode(self, ids: Ids) -> str:
+        """Ids → text, special tokens shown."""
+        ...
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """Hashes of model, tokenizer and template for the manifest."""
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """The learning half of a policy; the losses themselves live in ``algorithms``."""
+
+    def update(
+        self, micro_batches: Sequence[Sequence[LossRow]], *, loss: str, options: Mapping[str, Any], learning_rate: float
+    ) -> UpdateResult:
+        """One optimiser step: gradients summed over the micro-batches, clipped, applied."""
+        ...
+
+    def publish(self, version: int) -> None:
+        """Make the learned weights the sampling weights under this version number."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Weights, optimiser and random state. safetensors and JSON only."""
+        ...
+
+    def load(self, directory: Path) -> None: ...
