@@ -2,7 +2,7 @@
 
     python3 scripts/bootstrap.py quickstart    # what notebooks/quickstart.ipynb needs
     python3 scripts/bootstrap.py dev           # plus everything that `make test` needs
-    python3 scripts/bootstrap.py extension     # build and link the JupyterLab extension (takes Node from PyPI if absent)
+    python3 scripts/bootstrap.py extension     # build and link the JupyterLab extension (Node from PyPI if absent)
     python3 scripts/bootstrap.py browser       # make sure that a Chromium is there
 
 Each stage leaves a stamp with a hash of its inputs and is skipped while they are unchanged.
@@ -59,8 +59,10 @@ def digest(*inputs: Path) -> str:
 
 
 def create_environment() -> None:
-    if sys.version_info < (3, 11):
-        sys.exit(f"Lightning Lab needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try `make PYTHON=python3.12`.")
+    if sys.version_info < (3, 11):  # noqa: UP036 - an older Python can start this file
+        sys.exit(
+            f"Lightning Lab needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try `make PYTHON=python3.12`."
+        )
     if not PYTHON.exists():
         print(f"Creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
         run(sys.executable, "-m", "venv", VENV)

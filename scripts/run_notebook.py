@@ -13,7 +13,9 @@ from nbclient.exceptions import CellExecutionError
 
 def main(source: Path, target: Path) -> None:
     notebook = nbformat.read(source, as_version=4)
-    client = NotebookClient(notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": source.parent}})
+    client = NotebookClient(
+        notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": source.parent}}
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     try:

@@ -1,0 +1,32 @@
+"""Promises of the repository itself: import arrows, quick and light import, clean notebooks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+
+def test_imports_point_downwards() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    result = subprocess.run([lint], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+def test_import_is_light() -> None:
+    program = (
+        "import sys, lightning_lab; print([m for m in ('torch', 'pandas', 'plotly', 'fastapi') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_shipped_notebooks_are_plain(notebook: Path) -> None:
+    content = json.loads(notebook.read_text())
+    assert content["metadata"]["kernelspec"]["name"] == "python3"
+    outputs = [cell for cell in content["cells"] if cell.get("outputs")]
+    assert not outputs, "shipped notebooks carry no outputs"
