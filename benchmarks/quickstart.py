@@ -1,0 +1,84 @@
+"""Does the quickstart learn? Runs the notebook's own harness, tasks and settings, once per seed, with a control.
+
+    python benchmarks/quickstart.py --seeds 5 --json
+
+Per seed: held-out reward at temperature 1 before and after training (`start`, `end`), the seconds of training, the
+updates made, and what a control gains whose rewards are permuted across each batch (`control_gain`).
+Progress goes to stderr; stdout is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from IPython.core.interactiveshell import InteractiveShell
+
+import lightning_lab as ll
+
+NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "quickstart.ipynb"
+
+
+def notebook_names() -> dict[str, Any]:
+    """Run the notebook's cells that are tagged `setup` (imports, harness, tasks, settings) and return what they define."""
+    shell = InteractiveShell.instance()
+    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
+        if "setup" in cell.metadata.get("tags", []):
+            shell.run_cell(cell.source).raise_error()
+    return dict(shell.user_ns)
+
+
+async def train(names: dict[str, Any], seed: int, *, shuffle_rewards: bool) -> dict[str, float]:
+    """One training run of the notebook with this seed. Returns start, end, seconds and updates."""
+    with tempfile.TemporaryDirectory() as runs:
+        lab = ll.Lab(policy=ll.Policy.torch("quickstart", seed=seed), runs=runs)
+        try:
+            trainer = ll.Trainer(
+                lab,
+                names["solver"],
+                names["train"],
+                names["exact"],
+                n=names["N"],
+                groups=names["GROUPS"],
+                learning_rate=names["LEARNING_RATE"],
+                seed=seed,
+                shuffle_rewards=shuffle_rewards,
+            )
+            start = await trainer.evaluate(names["EVALUATED"])
+            began = time.monotonic()
+            run = trainer.fit(steps=names["STEPS"])
+            await run
+            seconds = time.monotonic() - began
+            end = await trainer.evaluate(names["EVALUATED"])
+            updates = int((run.steps()["skipped"] == "").sum())
+            return {"start": start.mean, "end": end.mean, "seconds": seconds, "updates": updates}
+        finally:
+            lab.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout (always the case)")
+    arguments = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    names = notebook_names()
+    seeds = []
+    for seed in range(arguments.seeds):
+        learned = asyncio.run(train(names, seed, shuffle_rewards=False))
+        control = asyncio.run(train(names, seed, shuffle_rewards=True))
+        seeds.append({"seed": seed, **learned, "control_gain": control["end"] - control["start"]})
+        print(json.dumps(seeds[-1]), file=sys.stderr, flush=True)
+    print(json.dumps({"seeds": seeds}))
+
+
+if __name__ == "__main__":
+    main()
