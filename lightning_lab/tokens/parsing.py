@@ -1,0 +1,97 @@
+"""Sampled text to an assistant message: reasoning, content and Hermes-style tool calls.
+
+Nothing is re-serialised: the arguments of a tool call are the very characters that were sampled, so that a harness
+which echoes them renders to the same ids.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from lightning_lab.records import Message
+
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"\s*")
+
+
+def parse_reply(text: str) -> Message:
+    """Text without its end-of-turn tokens → assistant message. Tool calls get no ids."""
+    reasoning, rest = _split_reasoning(text)
+    content, calls = _split_calls(rest)
+    return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
+
+
+def _split_reasoning(text: str) -> tuple[str, str]:
+    """``<think>`` may be part of the generation prompt, so that only its end was sampled."""
+    head = text.lstrip()
+    if head.startswith(_THINK_OPEN):
+        body = head[len(_THINK_OPEN) :]
+        thought, closed, rest = body.partition(_THINK_CLOSE)
+        return thought.strip("\n"), rest.lstrip("\n") if closed else ""
+    if _THINK_CLOSE in text and _THINK_OPEN not in text:
+        thought, _, rest = text.partition(_THINK_CLOSE)
+        return thought.strip("\n"), rest.lstrip("\n")
+    return "", text
+
+
+def _split_calls(text: str) -> tuple[str, tuple[dict[str, str], ...]]:
+    calls: list[dict[str, str]] = []
+    kept: list[str] = []
+    end = 0
+    for match in _CALL.finditer(text):
+        call = _parse_call(match.group(1))
+        if call is None:
+            continue
+        calls.append(call)
+        kept.append(text[end : match.start()])
+        end = match.end()
+    if not calls:
+        return text, ()
+    kept.append(text[end:])
+    # Templates put their own line breaks around calls: the ones between them are no content.
+    return "\n".join(part for part in (piece.strip() for piece in kept) if part), tuple(calls)
+
+
+def _parse_call(body: str) -> dict[str, str] | None:
+    """``{"name": …, "arguments": …}`` → call, or None when it is malformed."""
+    try:
+        members, end = _object_members(body, _skip(body, 0))
+    except (ValueError, IndexError):
+        return None
+    name = members.get("name", ("", None))[1]
+    if body[end:].strip() or not isinstance(name, str) or not name:
+        return None
+    raw, value = members.get("arguments") or members.get("parameters") or ("{}", {})
+    if isinstance(value, str):
+        return {"name": name, "arguments": value}
+    return {"name": name, "arguments": raw} if isinstance(value, dict) else None
+
+
+def _object_members(text: str, at: int) -> tuple[dict[str, tuple[str, object]], int]:
+    """The members of the JSON object at ``at`` as (characters, value), and where it ends."""
+    if text[at] != "{":
+        raise ValueError("no object")
+    members: dict[str, tuple[str, object]] = {}
+    at = _skip(text, at + 1)
+    while text[at] != "}":
+        key, at = _DECODER.raw_decode(text, at)
+        at = _skip(text, at)
+        if not isinstance(key, str) or text[at] != ":":
+            raise ValueError("no member")
+        start = _skip(text, at + 1)
+        value, at = _DECODER.raw_decode(text, start)
+        members[key] = (text[start:at], value)
+        at = _skip(text, at)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+        elif text[at] != "}":
+            raise ValueError("no separator")
+    return members, at + 1
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
