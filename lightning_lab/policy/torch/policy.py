@@ -1,0 +1,200 @@
+"""`TorchPolicy`: the Policy and Learner protocols over the engine and the learner."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_lab.policy.base import (
+    Chunk,
+    ContextOverflowError,
+    LossRow,
+    PolicyError,
+    Rendered,
+    RenderError,
+    UpdateResult,
+)
+from lightning_lab.policy.catalog import resolve_model
+from lightning_lab.policy.torch.engine import Engine
+from lightning_lab.policy.torch.forward import HuggingFaceForward
+from lightning_lab.policy.torch.generation import Generation
+from lightning_lab.policy.torch.kv import KvSlots
+from lightning_lab.policy.torch.model import context_length, load_model, weights_hash
+from lightning_lab.records import Ids, Message, Sampling
+from lightning_lab.tokens import ChatCodec, TemplateError, TokenizerError
+
+
+class TorchPolicy:
+    """A Hugging Face causal LM in this process, sampled by one thread and trained on the same weights.
+
+    ``model``: ``"quickstart"``, ``"smollm2"`` or the path of a model directory. ``context_length`` lowers the
+    model's own. ``seed`` decides what requests without a seed of their own sample, in the order they arrive.
+    """
+
+    can_learn = True
+
+    def __init__(
+        self,
+        model: str | Path = "quickstart",
+        *,
+        chat_template: str | Path | None = None,
+        device: str = "cpu",
+        dtype: str | torch.dtype = "float32",
+        seed: int = 0,
+        max_batch: int = 64,
+        context_length: int | None = None,
+    ) -> None:
+        self.name = f"torch:{Path(model).name}"
+        self.seed = seed
+        self._model_name, self._chat_template = model, chat_template
+        self._device, self._dtype = device, _dtype(dtype)
+        self._max_batch, self._asked_context = max_batch, context_length
+        self._lock = threading.Lock()
+        self._started = self._closed = False
+        self._version = 0
+        self._submitted = 0
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def context_length(self) -> int:
+        self.start()
+        return self._context
+
+    def start(self) -> None:
+        """Load tokenizer and weights and start sampling. Idempotent. Raises `PolicyError`."""
+        with self._lock:
+            if self._closed:
+                raise PolicyError("This policy is closed. Make a new one.")
+            if not self._started:
+                self._load()
+                self._started = True
+
+    def close(self) -> None:
+        """Stop the engine; open replies get a `PolicyError`. Idempotent."""
+        with self._lock:
+            self._closed = True
+            if self._started:
+                self._engine.close()
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Rendered:
+        self.start()
+        try:
+            return Rendered(ids=self._codec.render(messages, tools))
+        except TemplateError as error:
+            raise RenderError(str(error)) from error
+
+    def parse(self, ids: Ids) -> Message:
+        self.start()
+        return self._codec.parse(ids)
+
+    def decode(self, ids: Ids) -> str:
+        self.start()
+        return self._codec.decode(ids)
+
+    def generate(self, prompt: Ids, sampling: Sampling, *, rollout_id: str) -> AsyncIterator[Chunk]:
+        """Sample a reply; errors about the request itself are raised here, before anything is awaited.
+
+        Log-probs are those of the filtered, tempered distribution; at temperature 0 they are 0. A stop text ends
+        the reply and is part of its ids.
+        """
+        self.start()
+        room = self._context - len(prompt)
+        if room < 1:
+            raise ContextOverflowError(
+                f"The prompt has {len(prompt)} tokens, and {self.name} reads at most {self._context} with its reply. "
+                "Shorten the conversation, or use a model with a longer context."
+            )
+        if len(prompt) == 0:
+            raise PolicyError("The prompt is empty: there is nothing to continue.")
+        limit = room if sampling.max_tokens is None else max(1, min(room, sampling.max_tokens))
+        return self._stream(prompt, sampling, limit)
+
+    async def _stream(self, prompt: Ids, sampling: Sampling, limit: int) -> AsyncIterator[Chunk]:
+        arrived: asyncio.Queue[Chunk | Exception] = asyncio.Queue()
+        generation = Generation(
+            prompt=prompt,
+            sampling=sampling,
+            limit=limit,
+            seed=self._request_seed(sampling),
+            deliver=arrived.put_nowait,
+            loop=asyncio.get_running_loop(),
+        )
+        finished = False
+        self._engine.submit(generation)
+        try:
+            while not finished:
+                item = await arrived.get()
+                finished = isinstance(item, Exception) or item.finish_reason is not None
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            if not finished:
+                self._engine.cancel(generation)
+
+    def fingerprint(self) -> Mapping[str, str]:
+        self.start()
+        with self._engine.weights:
+            return {"model": weights_hash(self._model.state_dict()), **self._codec.fingerprint()}
+
+    def update(
+        self, micro_batches: Sequence[Sequence[LossRow]], *, loss: str, options: Mapping[str, Any], learning_rate: float
+    ) -> UpdateResult:
+        raise PolicyError("not yet")
+
+    def publish(self, version: int) -> None:
+        self.start()
+        if version <= self._version:
+            raise PolicyError(f"Version {version} was used already: the policy samples with version {self._version}.")
+        self._engine.publish(version)
+        self._version = version
+
+    def save(self, directory: Path) -> None:
+        raise PolicyError("not yet")
+
+    def load(self, directory: Path) -> None:
+        raise PolicyError("not yet")
+
+    def _load(self) -> None:
+        directory = resolve_model(self._model_name)
+        try:
+            self._codec = ChatCodec(directory, chat_template=self._chat_template)
+        except TokenizerError as error:
+            raise PolicyError(str(error)) from error
+        self._model = load_model(directory, device=self._device, dtype=self._dtype)
+        self._context = context_length(self._model, self._asked_context)
+        layers = int(self._model.config.get_text_config().num_hidden_layers)
+        kv = KvSlots(layers, max_rows=self._max_batch, max_length=self._context)
+        self._engine = Engine(
+            HuggingFaceForward(self._model, kv),
+            max_batch=self._max_batch,
+            stop_ids=self._codec.stop_ids,
+            decode=self._codec.decode,
+            version=self._version,
+        )
+        self._engine.start()
+
+    def _request_seed(self, sampling: Sampling) -> tuple[int, ...]:
+        """A request's own seed alone decides its reply; without one, the policy's seed and a counter do."""
+        if sampling.seed is not None:
+            return (abs(sampling.seed),)
+        with self._lock:
+            self._submitted += 1
+            return (self.seed, self._submitted)
+
+
+def _dtype(name: str | torch.dtype) -> torch.dtype:
+    if isinstance(name, torch.dtype):
+        return name
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise PolicyError(f"There is no floating-point dtype {name!r}. Use 'float32' or 'bfloat16'.")
+    return found
