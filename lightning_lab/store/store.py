@@ -1,0 +1,208 @@
+"""`Store`: the durable memory of a lab. One SQLite file."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lightning_lab.records import Break, Call, Event, Floats, Rollout, Run, Sample, Step
+from lightning_lab.store.errors import ReadOnlyError, StoreError
+from lightning_lab.store.reader import Reader, one
+from lightning_lab.store.schema import Durability
+from lightning_lab.store.writer import Put, Writer
+
+
+class Store:
+    """One run store: an append-only event log, and tables that always agree with it.
+
+    Writes return at once with a future of the event's ``seq``, which resolves after the commit that contains it; the
+    order of puts is the order of commits. A put that cannot be written fails alone, in its future, with a
+    `StoreError`. Records and their arrays must not be changed after they were put. Do not wait for a future inside a
+    subscriber or a future's callback: both run in the writer thread.
+
+    ``durability="normal"`` survives the death of every process at any moment; ``"fsync"`` also a power loss.
+
+    >>> store.put_call(call).result()      # on disk now
+    >>> store.calls(call.rollout_id)[-1]   # rebuilt exactly
+    """
+
+    def __init__(self, path: Path | str, *, durability: Durability = "normal", read_only: bool = False) -> None:
+        """Opens or creates. Raises `StoreBusyError`, `NotARunError`, `SchemaVersionError`, or `StoreError`."""
+        self.path = Path(path).absolute()
+        self.read_only = read_only
+        self._writer = None if read_only else Writer(self.path, durability)
+        try:
+            self._reader = Reader(self.path)
+        except BaseException:
+            if self._writer:
+                self._writer.close()
+            raise
+        self._finalizer = weakref.finalize(self, _close, self._writer, self._reader)  # runs at exit, too
+
+    # -- writes -------------------------------------------------------------------------------------------------------
+
+    def put_run(self, run: Run) -> Future[int]:
+        """Insert or update a run. Event kind ``run``."""
+        at = time.time()
+        return self._put(lambda transaction: transaction.run(at, run))
+
+    def put_rollout(self, rollout: Rollout) -> Future[int]:
+        """Insert or update a whole rollout. Event kind ``rollout`` with its state, reward and 0-based ``row``.
+
+        Once its state is terminal only ``step``, ``advantage`` and ``weight`` may change (`TerminalStateError`).
+        """
+        at = time.time()
+        return self._put(lambda transaction: transaction.rollout(at, rollout))
+
+    def put_call(self, call: Call) -> Future[int]:
+        """Insert a call, once. Event kind ``call``. Only what no earlier call of the attempt holds takes space."""
+        at = time.time()
+        return self._put(lambda transaction: transaction.call(at, call))
+
+    def mark_delivered(self, call_id: str) -> Future[int]:
+        """The client has the last byte. Event kind ``delivered``. Raises `UnknownIdError` in the future."""
+        at = time.time()
+        return self._put(lambda transaction: transaction.delivered(at, call_id))
+
+    def put_samples(self, run_id: str, step: int, samples: Sequence[Sample], breaks: Sequence[Break]) -> Future[int]:
+        """Store the samples of whole rollouts, replacing earlier ones of the same rollouts. Event kind ``samples``."""
+        at, samples, breaks = time.time(), tuple(samples), tuple(breaks)
+        return self._put(lambda transaction: transaction.samples(at, run_id, step, samples, breaks))
+
+    def put_token_stats(
+        self, run_id: str, step: int, rollout_id: str, sample_index: int, stats: Mapping[str, Floats]
+    ) -> Future[int]:
+        """Per-token numbers of one sample, each shape [len(sample.ids)]. Event kind ``token_stats``."""
+        at, stats = time.time(), dict(stats)
+        return self._put(lambda transaction: transaction.token_stats(at, run_id, step, rollout_id, sample_index, stats))
+
+    def put_step(self, step: Step) -> Future[int]:
+        """Insert or replace an optimiser step. Event kind ``step``."""
+        at = time.time()
+        return self._put(lambda transaction: transaction.step(at, step))
+
+    def put_event(
+        self, kind: str, run_id: str, subject: str = "", data: Mapping[str, Any] | None = None
+    ) -> Future[int]:
+        """Append one line to the log. ``data``: JSON values; NaN and infinities become null."""
+        at, copy = time.time(), dict(data or {})
+        return self._put(lambda transaction: transaction.event(at, kind, run_id, subject, copy))
+
+    def _put(self, put: Put) -> Future[int]:
+        if self._writer is not None:
+            return self._writer.submit(put)
+        refused: Future[int] = Future()
+        refused.set_exception(ReadOnlyError(f"The store {self.path} was opened for reading; nothing can be written."))
+        return refused
+
+    def subscribe(self, callback: Callable[[Sequence[Event]], None]) -> Callable[[], None]:
+        """Have ``callback`` called in the writer thread after each commit, with the events just committed.
+
+        Each event comes exactly once, in order. Be quick: the next commit waits. Errors are logged. Returns what ends
+        the subscription. A read-only store has no events to tell.
+        """
+        return self._writer.subscribe(callback) if self._writer else lambda: None
+
+    def flush(self) -> None:
+        """Wait until everything put before is committed. Raises `DiskError` if it never will be."""
+        if self._writer is None:
+            return
+        if self._writer.in_writer_thread():
+            raise StoreError("flush() inside a subscriber or a future's callback would wait for itself.")
+        self._writer.submit(None).result()
+
+    def close(self) -> None:
+        """Commit what was put, then close. Idempotent."""
+        self._finalizer()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first."""
+        return self._reader.runs()
+
+    def run(self, run_id: str) -> Run:
+        """Raises `UnknownIdError`."""
+        run: Run = one(self._reader.runs(run_id), "run", run_id)
+        return run
+
+    def rollout(self, rollout_id: str) -> Rollout:
+        """Raises `UnknownIdError`."""
+        rollout: Rollout = one(self._reader.rollouts({"id": rollout_id}), "rollout", rollout_id)
+        return rollout
+
+    def rollouts(
+        self,
+        run_id: str | None = None,
+        *,
+        state: str | None = None,
+        step: int | None = None,
+        mode: str | None = None,
+        group_id: str | None = None,
+    ) -> list[Rollout]:
+        """Those that match everything given, in creation order."""
+        wanted = {"run_id": run_id, "state": state, "step": step, "mode": mode, "group_id": group_id}
+        return self._reader.rollouts({name: value for name, value in wanted.items() if value is not None})
+
+    def calls(self, rollout_id: str, *, attempt: int | None = None) -> list[Call]:
+        """Whole calls by attempt and ordinal. Their arrays are read-only."""
+        return self._reader.calls(rollout_id, attempt)
+
+    def samples(self, rollout_id: str) -> list[Sample]:
+        """In the order in which they were put."""
+        return self._reader.samples(rollout_id)
+
+    def breaks(self, *, run_id: str | None = None, rollout_id: str | None = None) -> list[Break]:
+        return self._reader.breaks(run_id, rollout_id)
+
+    def token_stats(self, rollout_id: str) -> list[Mapping[str, Floats]]:
+        """One mapping per sample index; empty where nothing was computed."""
+        return self._reader.token_stats(rollout_id)
+
+    def steps(self, run_id: str) -> list[Step]:
+        """By index."""
+        return self._reader.steps(run_id)
+
+    def events(
+        self, *, after: int = 0, run_id: str | None = None, kind: str | None = None, limit: int = 10_000
+    ) -> list[Event]:
+        """The log after ``seq == after``, at most ``limit`` lines."""
+        return self._reader.events(after, run_id, kind, limit)
+
+    def counts(self, run_id: str) -> dict[str, int]:
+        """Rollouts by state, ``total``, ``infrastructure``, ``calls``, ``prompt_tokens``, ``sampled_tokens``.
+
+        One look-up however large the run is. All 0 for a run without rollouts.
+        """
+        return self._reader.counts(run_id)
+
+    def call_totals(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """(calls, sampled tokens) of each rollout given; (0, 0) where there are none."""
+        return self._reader.call_totals(rollout_ids)
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest inside an exported run; empty in a live store (see the run folder)."""
+        return self._reader.manifest()
+
+    def vocabulary(self) -> dict[int, bytes]:
+        """Token id → bytes, where the export carried it."""
+        return self._reader.vocabulary()
+
+
+def _close(writer: Writer | None, reader: Reader) -> None:
+    if writer:
+        writer.close()
+    reader.close()

@@ -1,0 +1,95 @@
+"""Which earlier call a new call continues, so that only its new part is stored.
+
+A trail holds the calls of one rollout attempt that nothing has continued yet (the leaves). A call that another one
+continues to its end needs no place: whatever shares a prefix with it shares at least that prefix with the other. So
+memory is linear in the length of the conversation, not quadratic.
+This is about bytes on disk only: which call *trains* as the continuation of which is decided in ``samples``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_lab.records import Ids
+
+Refs = npt.NDArray[np.int64]
+"""Ids in the ``contents`` table, shape [n]."""
+
+_FIRST_BLOCK = 1024
+_LAST_BLOCK = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """A stored call: row number, prompt + sampled ids, messages."""
+
+    call: int
+    ids: Ids
+    messages: Refs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """The leaf to build on, and how much of it."""
+
+    leaf: Leaf | None
+    ids: int
+    messages: int
+
+
+class Trail:
+    """The leaves of one rollout attempt."""
+
+    def __init__(self) -> None:
+        self._leaves: list[Leaf] = []
+
+    def base(self, prompt: Ids, messages: Refs) -> Base:
+        """The leaf that shares the longest prefix with ``prompt``; by messages where no id is shared."""
+        leaf, length = self._longest([leaf.ids for leaf in self._leaves], prompt)
+        if leaf is None:
+            leaf, _ = self._longest([leaf.messages for leaf in self._leaves], messages)
+        if leaf is None:
+            return Base(None, 0, 0)
+        return Base(leaf, length, common_prefix(leaf.messages, messages))
+
+    def _longest(
+        self, candidates: list[npt.NDArray[np.signedinteger]], wanted: npt.NDArray[np.signedinteger]
+    ) -> tuple[Leaf | None, int]:
+        best, length = None, 0
+        for leaf, candidate in zip(reversed(self._leaves), reversed(candidates), strict=True):  # latest first
+            if length == len(wanted):
+                break
+            if len(candidate) <= length or candidate[length] != wanted[length]:
+                continue  # cannot be longer than the best so far
+            common = common_prefix(candidate, wanted)
+            if common > length:
+                best, length = leaf, common
+        return best, length
+
+    def add(self, leaf: Leaf, base: Base) -> None:
+        """``leaf`` was stored on ``base``."""
+        covered = base.leaf is not None and (base.ids, base.messages) == (len(base.leaf.ids), len(base.leaf.messages))
+        if covered:
+            self._leaves = [other for other in self._leaves if other is not base.leaf]
+        self._leaves.append(leaf)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(leaf.ids.nbytes + leaf.messages.nbytes for leaf in self._leaves)
+
+
+def common_prefix(a: npt.NDArray[np.signedinteger], b: npt.NDArray[np.signedinteger]) -> int:
+    """How many leading elements are equal. Early differences cost little: blocks grow from small to large."""
+    end = min(len(a), len(b))
+    start, block = 0, _FIRST_BLOCK
+    while start < end:
+        stop = min(start + block, end)
+        differs = a[start:stop] != b[start:stop]
+        first = int(differs.argmax())
+        if differs[first]:
+            return start + first
+        start, block = stop, min(block * 2, _LAST_BLOCK)
+    return end

@@ -1,0 +1,211 @@
+"""The one thread that writes: takes everything queued, one transaction, commit, then tells.
+
+The thread sleeps on its queue; nothing polls. Under load commits become larger, not more frequent (group commit).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightning_lab.records import Event
+from lightning_lab.store.errors import BadRecordError, DiskError, StoreClosedError, StoreError
+from lightning_lab.store.lock import WriterLock
+from lightning_lab.store.schema import Durability, open_writer
+from lightning_lab.store.transaction import Transaction
+
+Put = Callable[[Transaction], int]
+Subscriber = Callable[[Sequence[Event]], None]
+
+_LARGEST_BATCH = 4096
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Item:
+    """A put waiting for its commit. ``put`` is None for a barrier: it resolves when all before it is committed."""
+
+    put: Put | None
+    future: Future[int] = field(default_factory=Future)
+
+
+class Writer:
+    """Owns the writing connection. Thread-safe."""
+
+    def __init__(self, path: Path, durability: Durability) -> None:
+        """Raises `StoreBusyError` if somebody else writes this file, or another `StoreError` if it cannot be opened."""
+        self._path = path
+        self._lock = WriterLock(path)
+        try:
+            self._connection = open_writer(path, durability)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._pid = os.getpid()
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()
+        """Held to enqueue and to close, so that nothing is queued behind the end."""
+        self._closed = False
+        self._failure: DiskError | None = None
+        self._subscribers: tuple[Subscriber, ...] = ()
+        self._thread = threading.Thread(target=self._work, name=f"store-writer {path.name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, put: Put | None) -> Future[int]:
+        """Queue one put, or a barrier. Never blocks on the disk; every refusal is in the future."""
+        item = _Item(put)
+        # From here on a cancel (e.g. by asyncio.wrap_future when a client leaves) cannot take the put back.
+        item.future.set_running_or_notify_cancel()
+        with self._gate:
+            refusal = self._refusal()
+            if refusal is None:
+                self._queue.put(item)
+        if refusal is not None:
+            item.future.set_exception(refusal)
+        return item.future
+
+    def _refusal(self) -> StoreError | None:
+        if os.getpid() != self._pid:
+            return StoreError(
+                f"The store {self._path} belongs to the process that opened it, not to its fork. "
+                "Open it read-only here, or send the record to the parent."
+            )
+        if self._closed:
+            return StoreClosedError(f"The store {self._path} is closed; nothing more can be written. Open it again.")
+        return self._failure
+
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        with self._gate:
+            self._subscribers = (*self._subscribers, callback)
+
+        def unsubscribe() -> None:
+            with self._gate:
+                kept = list(self._subscribers)
+                if callback in kept:
+                    kept.remove(callback)
+                self._subscribers = tuple(kept)
+
+        return unsubscribe
+
+    def in_writer_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """Commit what is queued, then stop. Idempotent; every caller returns only when all is done."""
+        if os.getpid() != self._pid:
+            return
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        if not self.in_writer_thread():
+            self._thread.join()
+
+    def _work(self) -> None:
+        transaction = Transaction(self._connection)
+        try:
+            open_ = True
+            while open_:
+                items, open_ = self._take()
+                self._commit(transaction, items)
+        finally:
+            self._connection.close()
+            self._lock.release()
+
+    def _take(self) -> tuple[list[_Item], bool]:
+        """Everything queued, at least one item; False with the last."""
+        items: list[_Item] = []
+        item = self._queue.get()
+        while item is not None:
+            items.append(item)
+            if len(items) == _LARGEST_BATCH:
+                return items, True
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return items, True
+        return items, False
+
+    def _commit(self, transaction: Transaction, items: Sequence[_Item]) -> None:
+        if not items:
+            return
+        if self._failure is not None:  # queued before the disk died
+            for item in items:
+                item.future.set_exception(self._failure)
+            return
+        try:
+            outcomes = self._write(transaction, items)
+        except Exception as error:
+            self._fail(error, items)
+            return
+        for item, outcome in zip(items, outcomes, strict=True):
+            if isinstance(outcome, int):
+                item.future.set_result(outcome)
+            else:
+                logger.warning("A record was not stored: %s", outcome)
+                item.future.set_exception(outcome)
+        self._tell(transaction.events)
+
+    def _write(self, transaction: Transaction, items: Sequence[_Item]) -> list[int | StoreError]:
+        """One transaction. A put that cannot be written becomes an error in the list; a dead disk raises."""
+        transaction.events = []
+        outcomes: list[int | StoreError] = []
+        self._connection.execute("BEGIN IMMEDIATE")
+        for item in items:
+            outcomes.append(_apply(transaction, item.put) if item.put else 0)
+        self._connection.execute("COMMIT")
+        return outcomes
+
+    def _fail(self, error: Exception, items: Sequence[_Item]) -> None:
+        failure = DiskError(
+            f"Writing {self._path} failed: {error}. This and everything put later is not stored; what was "
+            "acknowledged before is. Check the disk (space, quota, mount), then open the store again."
+        )
+        failure.__cause__ = error
+        logger.error("%s", failure)
+        with self._gate:
+            self._failure = failure
+        try:
+            self._connection.rollback()
+        except sqlite3.Error:
+            logger.debug("Nothing to roll back in %s", self._path, exc_info=True)
+        for item in items:
+            item.future.set_exception(failure)
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
+        for callback in self._subscribers:
+            try:
+                callback(events)
+            except Exception:
+                logger.exception("A subscriber of %s failed; it will be called again with the next events", self._path)
+
+
+def _apply(transaction: Transaction, put: Put) -> int | StoreError:
+    try:
+        return transaction.apply(put)
+    except StoreError as error:
+        return error
+    except (sqlite3.OperationalError, sqlite3.InternalError):
+        raise
+    except sqlite3.DatabaseError as error:
+        if type(error) is sqlite3.DatabaseError:  # corrupt file, not bad values
+            raise
+        return _bad(error)
+    except Exception as error:
+        return _bad(error)
+
+
+def _bad(error: Exception) -> BadRecordError:
+    wrapped = BadRecordError(f"A record cannot be stored as it is ({type(error).__name__}: {error}). It was left out.")
+    wrapped.__cause__ = error
+    return wrapped
