@@ -1,0 +1,144 @@
+"""Groups → what one update consumes: samples, advantages, weights, micro-batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lightning_lab.algorithms import ESTIMATORS, group_statistics, rollout_shares, token_weights
+from lightning_lab.algorithms.advantages import BoolArray, FloatArray, IntArray
+from lightning_lab.planning import plan
+from lightning_lab.policy.base import LossRow
+from lightning_lab.records import Break, Rollout, Sample
+from lightning_lab.samples import SampleSet, cut, trained_tokens
+from lightning_lab.training.collecting import Group
+from lightning_lab.training.config import TrainConfig
+from lightning_lab.training.rewards import is_infrastructure, valid_reward
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlace:
+    """Which sample of which rollout a row is."""
+
+    rollout_id: str
+    sample_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's input, ready for the learner."""
+
+    rollouts: list[Rollout]
+    """As they came, with the advantage and the share of the loss filled in."""
+    samples: list[Sample]
+    """All samples, cut to fit, those included that train nothing; in the order of the rollouts."""
+    breaks: list[Break]
+    micro_batches: list[list[LossRow]]
+    places: list[RowPlace]
+    """Of the rows, in the order of the micro-batches."""
+    skipped: str
+    """Why there is nothing to learn: ``no_rewards``, ``no_tokens``, ``no_signal``, or empty."""
+    metrics: dict[str, float]
+
+
+def build_batch(
+    groups: Sequence[Group], sample_sets: Mapping[str, SampleSet], config: TrainConfig, step: int, version: int
+) -> Batch:
+    """Pure: the same input gives the same batch. ``sample_sets`` by rollout id; ``version`` samples now."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    group_of = np.array([index for index, group in enumerate(groups) for _ in group.rollouts], np.int64)
+    rewards = np.array([_or_nan(valid_reward(rollout)) for rollout in rollouts], np.float64)
+    valid = np.isfinite(rewards)
+    used = _shuffled(rewards, valid, config.seed, step) if config.shuffle_rewards else rewards
+    advantages = ESTIMATORS[config.estimator](used, group_of, valid)
+
+    owner, samples = _cut_samples(rollouts, sample_sets, config.sample_limit)
+    tokens = np.array([trained_tokens(sample) for sample in samples], np.int64)
+    chosen = [i for i in range(len(samples)) if tokens[i] and valid[owner[i]]]
+    chosen_owner, chosen_tokens = owner[chosen], tokens[chosen]
+    weights = token_weights(config.normalizer, chosen_owner, chosen_tokens, constant=config.constant)
+    rows = [
+        LossRow(sample=samples[i], advantage=float(advantages[owner[i]]), token_weight=float(weight))
+        for i, weight in zip(chosen, weights, strict=True)
+    ]
+    shares = dict(zip(chosen_owner.tolist(), rollout_shares(chosen_owner, chosen_tokens, weights), strict=True))
+    micro_batches = plan([len(row.sample.ids) for row in rows], config.token_budget).micro_batches
+    first_sample = np.searchsorted(owner, np.arange(len(rollouts)))
+    places = [RowPlace(rollouts[owner[i]].id, int(i - first_sample[owner[i]])) for i in chosen]
+    return Batch(
+        rollouts=[_consumed(r, i, step, valid, advantages, shares) for i, r in enumerate(rollouts)],
+        samples=samples,
+        breaks=[b for rollout in rollouts for b in sample_sets[rollout.id].breaks],
+        micro_batches=[[rows[index] for index in indices] for indices in micro_batches],
+        places=[places[index] for indices in micro_batches for index in indices],
+        skipped=_skip_reason(valid, rows),
+        metrics=_counts(rollouts, rewards, used, group_of, samples, rows, version),
+    )
+
+
+def _cut_samples(
+    rollouts: Sequence[Rollout], sample_sets: Mapping[str, SampleSet], limit: int
+) -> tuple[IntArray, list[Sample]]:
+    """Index of the owning rollout per sample, and the samples."""
+    pairs = [(i, cut(s, limit)) for i, rollout in enumerate(rollouts) for s in sample_sets[rollout.id].samples]
+    return np.array([i for i, _ in pairs], np.int64), [sample for _, sample in pairs]
+
+
+def _shuffled(rewards: FloatArray, valid: BoolArray, seed: int, step: int) -> FloatArray:
+    shuffled = rewards.copy()
+    shuffled[valid] = np.random.default_rng([seed, step]).permutation(rewards[valid])
+    return shuffled
+
+
+def _consumed(
+    rollout: Rollout, index: int, step: int, valid: BoolArray, advantages: FloatArray, shares: Mapping[int, float]
+) -> Rollout:
+    advantage = float(advantages[index]) if valid[index] else None
+    return replace(rollout, step=step, advantage=advantage, weight=float(shares.get(index, 0.0)))
+
+
+def _skip_reason(valid: BoolArray, rows: Sequence[LossRow]) -> str:
+    if not valid.any():
+        return "no_rewards"
+    if not rows:
+        return "no_tokens"
+    return "" if any(row.advantage != 0.0 for row in rows) else "no_signal"
+
+
+def _counts(
+    rollouts: Sequence[Rollout],
+    rewards: FloatArray,
+    used: FloatArray,
+    group_of: IntArray,
+    samples: Sequence[Sample],
+    rows: Sequence[LossRow],
+    version: int,
+) -> dict[str, float]:
+    valid = np.isfinite(rewards)
+    stats = group_statistics(used, group_of, valid)
+    infrastructure = sum(is_infrastructure(rollout) for rollout in rollouts)
+    masked: Counter[str] = Counter()
+    for sample in samples:
+        masked.update(sample.masked)
+    versions = [row.sample.versions[row.sample.mask] for row in rows]
+    staleness = version - np.concatenate(versions) if versions else np.zeros(0)
+    metrics = {
+        "rollouts": float(len(rollouts)),
+        "samples": float(len(samples)),
+        "tokens": float(len(staleness)),
+        "no_signal": float(len(np.unique(group_of[stats.flat]))),
+        "infrastructure": float(infrastructure),
+        "no_reward": float(np.count_nonzero(~valid) - infrastructure),
+        "staleness": float(staleness.mean()) if len(staleness) else 0.0,
+        **{f"masked_{reason}": float(count) for reason, count in sorted(masked.items())},
+    }
+    if valid.any():
+        metrics["reward"] = float(rewards[valid].mean())
+    return metrics
+
+
+def _or_nan(reward: float | None) -> float:
+    return float("nan") if reward is None else reward

@@ -1,0 +1,106 @@
+"""Submit groups of rollouts and get them back whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from ulid import ULID
+
+from lightning_lab.harnesses import Harness
+from lightning_lab.records import Rollout, RolloutState, Sampling, Task
+from lightning_lab.tasks import Grader
+from lightning_lab.training.parts import RolloutController
+
+ABANDON_S = 10.0
+"""How long cancelled rollouts may take to end before the run goes on without them."""
+
+
+class CollectingCancelled(Exception):  # noqa: N818 - an order that was followed, not an error
+    """Somebody cancelled the collection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rollouts of one task, all terminal, in the order in which they were submitted."""
+
+    id: str
+    rollouts: tuple[Rollout, ...]
+
+
+class Collector:
+    """One collection: `submit` groups, then iterate over `completed`. `cancel` may come from any thread."""
+
+    def __init__(
+        self,
+        controller: RolloutController,
+        run_id: str,
+        harness: Harness,
+        grader: Grader,
+        *,
+        mode: str,
+        sampling: Sampling,
+    ) -> None:
+        self._controller = controller
+        self._run_id = run_id
+        self._harness = harness
+        self._grader = grader
+        self._mode = mode
+        self._sampling = sampling
+        self._open: dict[str, list[Future[Rollout]]] = {}
+        self._group_of: dict[Future[Rollout], str] = {}
+        self._rollout_ids: dict[Future[Rollout], str] = {}
+        self._done: SimpleQueue[Future[Rollout] | None] = SimpleQueue()
+
+    def submit(self, group_id: str, task: Task, n: int) -> None:
+        """Queue n rollouts of one task."""
+        self._open[group_id] = []
+        for _ in range(n):
+            rollout = self._new_rollout(group_id, task)
+            future = self._controller.submit(rollout, self._harness, self._grader, sampling=self._sampling)
+            self._open[group_id].append(future)
+            self._group_of[future] = group_id
+            self._rollout_ids[future] = rollout.id
+        for future in self._open[group_id]:
+            future.add_done_callback(self._done.put)
+
+    def completed(self) -> Iterator[Group]:
+        """Groups, each as soon as its last rollout is terminal. Raises `CollectingCancelled`."""
+        while self._open:
+            future = self._done.get()
+            if future is None:
+                raise CollectingCancelled
+            future.result()  # a controller that cannot go on ends the collection
+            group_id = self._group_of[future]
+            futures = self._open[group_id]
+            if all(other.done() for other in futures):
+                del self._open[group_id]
+                for other in futures:
+                    self._group_of.pop(other), self._rollout_ids.pop(other)
+                yield Group(group_id, tuple(other.result() for other in futures))
+
+    def cancel(self) -> None:
+        """End `completed`, whose caller then abandons what is left."""
+        self._done.put(None)
+
+    def abandon(self) -> None:
+        """Cancel every rollout that is not terminal, and give them a moment to end."""
+        left = {future: rollout_id for future, rollout_id in self._rollout_ids.items() if not future.done()}
+        for rollout_id in left.values():
+            self._controller.cancel(rollout_id)
+        wait(left, timeout=ABANDON_S)
+
+    def _new_rollout(self, group_id: str, task: Task) -> Rollout:
+        return Rollout(
+            id=f"r-{ULID()}",
+            run_id=self._run_id,
+            group_id=group_id,
+            task=task,
+            harness=self._harness.info,
+            mode=self._mode,
+            state=RolloutState.QUEUING,
+            created_at=time.time(),
+        )

@@ -1,0 +1,117 @@
+"""What a training run is asked to do. Checked when it is made, so that a typing error costs no rollout."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from lightning_lab.algorithms import ESTIMATORS, NORMALIZERS
+from lightning_lab.records import Sampling
+
+
+class ConfigError(ValueError):
+    """A setting cannot work; the message names it, its value and what would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Settings of `TrainingLoop`. Raises `ConfigError`."""
+
+    steps: int
+    n: int = 8
+    """Rollouts per group."""
+    groups: int = 4
+    """Groups (tasks) per step."""
+    learning_rate: float = 1e-5
+    estimator: str = "grpo"
+    """Advantages: a key of ``algorithms.ESTIMATORS``."""
+    loss: str = "ppo_clip"
+    """A key of ``algorithms.losses.LOSSES``."""
+    loss_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the loss, e.g. ``{"clip_high": 0.28}``."""
+    normalizer: str = "rollout_mean"
+    """Token weights: a key of ``algorithms.NORMALIZERS``."""
+    constant: float = 1024.0
+    """The length that the normaliser ``constant`` divides by."""
+    token_budget: int = 16_384
+    """Most tokens in one micro-batch."""
+    max_sample_tokens: int | None = None
+    """Longer samples are cut after the last call that fits; None: the token budget."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """What the training rollouts sample with, whatever the harness asks for."""
+    seed: int = 0
+    """Order of tasks, and the permutation of ``shuffle_rewards``."""
+    drain_s: float = 60.0
+    """How long in-flight calls may finish before an update aborts them."""
+    eval_every: int = 0
+    """Steps between held-out evaluations, which also happen before the first and after the last step; 0: never."""
+    eval_n: int = 1
+    """Rollouts per held-out task."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints; there is one at the end as well; 0: never."""
+    keep_checkpoints: int = 2
+    shuffle_rewards: bool = False
+    """A control experiment: the valid rewards of each step are permuted across its rollouts before advantages are
+    computed. Everything else stays; what such a run still gains is not owed to the rewards. Stored rewards are the
+    graders' own."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "n", "groups", "token_budget", "eval_n", "keep_checkpoints"):
+            _require(_whole(getattr(self, name), 1), name, getattr(self, name), "a whole number of at least 1")
+        for name in ("seed", "eval_every", "checkpoint_every"):
+            _require(_whole(getattr(self, name), 0), name, getattr(self, name), "a whole number of at least 0")
+        for name in ("learning_rate", "constant", "drain_s"):
+            _require(_positive(getattr(self, name)), name, getattr(self, name), "a positive, finite number")
+        if self.max_sample_tokens is not None:
+            fits = _whole(self.max_sample_tokens, 1) and self.max_sample_tokens <= self.token_budget
+            _require(fits, "max_sample_tokens", self.max_sample_tokens, f"from 1 to token_budget ({self.token_budget})")
+        _require_known("estimator", self.estimator, ESTIMATORS)
+        _require_known("normalizer", self.normalizer, NORMALIZERS)
+
+    @property
+    def sample_limit(self) -> int:
+        """Most tokens in one sample."""
+        return self.max_sample_tokens or self.token_budget
+
+    def settings(self) -> dict[str, Any]:
+        """As JSON values, for the run's record."""
+        return asdict(self)
+
+    def check_loss(self) -> None:
+        """Whether the loss and its options exist. Apart from the other checks because it loads torch."""
+        from lightning_lab.algorithms.losses import LOSSES
+
+        _require_known("loss", self.loss, LOSSES)
+        known = _options(LOSSES[self.loss])
+        unknown = sorted(set(self.loss_options) - known)
+        if unknown:
+            raise ConfigError(
+                f"loss_options has {', '.join(unknown)}, which {self.loss!r} does not know. "
+                f"It takes: {', '.join(sorted(known)) or 'no options'}."
+            )
+
+
+def _options(loss: Callable[..., Any]) -> set[str]:
+    parameters = inspect.signature(loss).parameters.values()
+    return {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def _require(holds: bool, name: str, value: object, expected: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} is {value!r}; it must be {expected}.")
+
+
+def _require_known(name: str, value: str, known: Mapping[str, Any]) -> None:
+    if value not in known:
+        raise ConfigError(f"There is no {name} {value!r}. Use one of: {', '.join(sorted(known))}.")

@@ -1,0 +1,284 @@
+"""The training loop, synchronous: all rollouts of a step are sampled from one policy version.
+
+collecting → closing → draining → updating → publishing → collecting … → idle; every change is an event in the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from lightning_lab.harnesses import Harness
+from lightning_lab.policy.base import Learner, PolicyError, UpdateResult
+from lightning_lab.records import Floats, Phase, Run, Step, Task
+from lightning_lab.samples import SampleSet, build_samples
+from lightning_lab.tasks import Grader
+from lightning_lab.training.batch import Batch, build_batch
+from lightning_lab.training.checkpoint import LoopState, save_checkpoint
+from lightning_lab.training.collecting import CollectingCancelled, Collector, Group
+from lightning_lab.training.config import ConfigError, TrainConfig
+from lightning_lab.training.evaluation import evaluate
+from lightning_lab.training.failures import FailureWatch
+from lightning_lab.training.parts import LabParts
+from lightning_lab.training.schedule import task_at
+
+logger = logging.getLogger(__name__)
+
+STAT_NAMES = ("entropy", "logprobs", "ratio", "clipped", "loss")
+
+
+class TrainingLoop:
+    """One run. `run` blocks and belongs into a thread of its own; the other methods may be called from any thread."""
+
+    def __init__(
+        self,
+        parts: LabParts,
+        run: Run,
+        harness: Harness,
+        tasks: Sequence[Task],
+        grader: Grader,
+        config: TrainConfig,
+        *,
+        held_out: Sequence[Task] = (),
+        resume_from: LoopState | None = None,
+    ) -> None:
+        """Raises `ConfigError` or `PolicyError` when the run could never make a step."""
+        if not parts.policy.can_learn:
+            raise PolicyError(f"The policy {parts.policy.name!r} only answers; training needs one that learns.")
+        if not len(tasks):
+            raise ConfigError("There are no tasks to train on. Pass a task set that is not empty.")
+        if config.eval_every and not len(held_out):
+            raise ConfigError("eval_every is set, but there are no held-out tasks. Pass held_out=..., or eval_every=0.")
+        config.check_loss()
+        self.error: BaseException | None = None
+        """What ended the run in state ``failed``."""
+        self._parts = parts
+        self._run = run
+        self._harness = harness
+        self._tasks = tasks
+        self._grader = grader
+        self._config = config
+        self._held_out = held_out
+        self._step = resume_from.step if resume_from else 0
+        self._cursor = resume_from.cursor if resume_from else 0
+        self._store_seq = resume_from.store_seq if resume_from else 0
+        self._failures = FailureWatch()
+        self._stop = threading.Event()
+        self._cancelled = False
+        self._lock = threading.Lock()
+        self._collector: Collector | None = None
+
+    @property
+    def learner(self) -> Learner:
+        return cast(Learner, self._parts.policy)
+
+    def request_stop(self) -> None:
+        """Finish the step that is under way, then end."""
+        self._stop.set()
+
+    def cancel(self) -> None:
+        """Cancel the rollouts now and end without finishing the step. An update that runs is finished."""
+        with self._lock:
+            self._cancelled = True
+            self._stop.set()
+            collector = self._collector
+        if collector is not None:
+            collector.cancel()
+
+    def run(self) -> Run:
+        """Train; returns the run's final record, which is committed by then. Never raises for what a run can meet."""
+        self._parts.store.put_run(self._run)
+        try:
+            state, reason = self._train()
+        except CollectingCancelled:
+            state, reason = "stopped", f"Cancelled during step {self._step}."
+        except BaseException as error:
+            logger.info("The run %s failed", self._run.id, exc_info=True)
+            self.error = error
+            state, reason = "failed", _describe(error)
+        return self._finish(state, reason)
+
+    def _train(self) -> tuple[str, str]:
+        config = self._config
+        self._evaluate_if(config.eval_every > 0 and self._step == 0)
+        while self._step < config.steps and not self._stop.is_set():
+            self._make_step()
+            self._step += 1
+            last = self._step == config.steps or self._stop.is_set()
+            self._evaluate_if(config.eval_every > 0 and (last or self._step % config.eval_every == 0))
+            if config.checkpoint_every and (last or self._step % config.checkpoint_every == 0):
+                self._save()
+        if self._step < config.steps:
+            return "stopped", f"Stopped on request after {self._step} of {config.steps} steps."
+        return "finished", ""
+
+    def _make_step(self) -> None:
+        started_at = time.time()
+        self._phase(Phase.COLLECTING)
+        groups, sample_sets = self._collect()
+        collected_at = time.time()
+        batch = build_batch(groups, sample_sets, self._config, self._step, self._parts.policy.version)
+        metrics = {**batch.metrics, "breaks": float(len(batch.breaks)), "seconds_collect": collected_at - started_at}
+        if not batch.skipped:
+            metrics |= self._update(batch)
+        self._store_step(batch, metrics, started_at)
+
+    def _collect(self) -> tuple[list[Group], dict[str, SampleSet]]:
+        """Whole groups, in the order of the schedule whatever the order in which they completed."""
+        collector = self._new_collector()
+        try:
+            order = [self._submit_next(collector) for _ in range(self._config.groups)]
+            groups: dict[str, Group] = {}
+            sample_sets: dict[str, SampleSet] = {}
+            for group in collector.completed():
+                groups[group.id] = group
+                sample_sets |= self._samples_of(group)
+        except BaseException:
+            collector.abandon()
+            raise
+        return [groups[group_id] for group_id in order], sample_sets
+
+    def _submit_next(self, collector: Collector) -> str:
+        group_id = f"g-{self._run.id}-{self._cursor:06d}"
+        task = self._tasks[task_at(self._cursor, len(self._tasks), self._config.seed)]
+        collector.submit(group_id, task, self._config.n)
+        self._cursor += 1
+        return group_id
+
+    def _samples_of(self, group: Group) -> dict[str, SampleSet]:
+        """Done while other groups still run. Raises `TrainingStopped` by the rule of the first two groups."""
+        sample_sets: dict[str, SampleSet] = {}
+        calls: dict[str, int] = {}
+        for rollout in group.rollouts:
+            made = self._parts.store.calls(rollout.id, attempt=rollout.attempt)
+            calls[rollout.id] = len(made)
+            sample_sets[rollout.id] = build_samples(made, self._parts.policy.decode)
+        self._failures.observe(group, calls)
+        return sample_sets
+
+    def _update(self, batch: Batch) -> dict[str, float]:
+        """Update and publish while requests are held; they go on whatever happens here."""
+        self._phase(Phase.CLOSING)
+        started = time.perf_counter()
+        try:
+            self._phase(Phase.DRAINING)
+            report = self._parts.gateway.pause(deadline_s=self._config.drain_s)
+            self._phase(Phase.UPDATING)
+            result = self.learner.update(
+                batch.micro_batches,
+                loss=self._config.loss,
+                options=self._config.loss_options,
+                learning_rate=self._config.learning_rate,
+            )
+            self._phase(Phase.PUBLISHING)
+            version = self._parts.policy.version + 1
+            self.learner.publish(version)
+        finally:
+            self._parts.gateway.resume()
+        self._parts.store.put_event("policy", self._run.id, data={"version": version})
+        self._store_token_stats(batch, result)
+        paused = {"seconds_update": time.perf_counter() - started, "aborted": float(report.aborted)}
+        return {**{name: float(value) for name, value in result.metrics.items()}, **batch.metrics, **paused}
+
+    def _store_step(self, batch: Batch, metrics: Mapping[str, float], started_at: float) -> None:
+        store, run_id = self._parts.store, self._run.id
+        store.put_samples(run_id, self._step, batch.samples, batch.breaks)
+        for rollout in batch.rollouts:
+            store.put_rollout(rollout)
+        done = store.put_step(
+            Step(
+                run_id=run_id,
+                index=self._step,
+                version=self._parts.policy.version,
+                rollout_ids=tuple(rollout.id for rollout in batch.rollouts),
+                metrics=metrics,
+                started_at=started_at,
+                finished_at=time.time(),
+                skipped=batch.skipped,
+            )
+        )
+        self._store_seq = done.result()  # a step that cannot be stored must not be followed by another
+
+    def _store_token_stats(self, batch: Batch, result: UpdateResult) -> None:
+        if not result.tokens:
+            return
+        for place, tokens in zip(batch.places, result.tokens, strict=True):
+            stats: dict[str, Floats] = {name: getattr(tokens, name) for name in STAT_NAMES}
+            self._parts.store.put_token_stats(self._run.id, self._step, place.rollout_id, place.sample_index, stats)
+
+    def _evaluate_if(self, due: bool) -> None:
+        if not due or self._cancelled:
+            return
+        self._phase(Phase.COLLECTING)
+        result = evaluate(
+            self._parts,
+            self._run.id,
+            self._harness,
+            self._held_out,
+            self._grader,
+            n=self._config.eval_n,
+            temperature=self._config.sampling.temperature,
+            on_collector=self._watch,
+        )
+        if result.n:
+            data = {"step": self._step, "value": result.mean, "n": result.n, "stderr": result.stderr}
+            self._parts.store.put_event("evaluation", self._run.id, data=data)
+
+    def _save(self) -> None:
+        state = LoopState(
+            step=self._step,
+            cursor=self._cursor,
+            version=self._parts.policy.version,
+            seed=self._config.seed,
+            store_seq=self._store_seq,
+            run_id=self._run.id,
+        )
+        save_checkpoint(self.learner, state, self._parts.folder.checkpoints, keep=self._config.keep_checkpoints)
+
+    def _new_collector(self) -> Collector:
+        collector = Collector(
+            self._parts.controller,
+            self._run.id,
+            self._harness,
+            self._grader,
+            mode="train",
+            sampling=self._config.sampling,
+        )
+        self._watch(collector)
+        return collector
+
+    def _watch(self, collector: Collector) -> None:
+        """From here on, `cancel` reaches this collection."""
+        with self._lock:
+            if self._cancelled:
+                raise CollectingCancelled
+            self._collector = collector
+
+    def _phase(self, phase: Phase) -> None:
+        data = {
+            "phase": phase.value,
+            "step": self._step,
+            "version": self._parts.policy.version,
+            "steps_total": self._config.steps,
+        }
+        self._parts.store.put_event("phase", self._run.id, data=data)
+
+    def _finish(self, state: str, reason: str) -> Run:
+        final = replace(self._run, state=state, reason=reason, finished_at=time.time())
+        try:
+            self._phase(Phase.IDLE)
+            self._parts.store.put_run(final).result()
+        except Exception as error:  # the store is gone; the caller still learns how the run ended
+            logger.exception("The end of run %s could not be stored", self._run.id)
+            self.error = self.error or error
+        return final
+
+
+def _describe(error: BaseException) -> str:
+    """Our own errors speak for themselves; a stranger's needs its name."""
+    own = type(error).__module__.startswith("lightning_lab.")
+    return str(error) if own and str(error) else f"{type(error).__name__}: {error}"

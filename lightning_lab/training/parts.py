@@ -1,0 +1,63 @@
+"""What training needs from a lab: interfaces, so that it knows neither how the gateway nor how the controller works."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Protocol
+
+from lightning_lab.harnesses import Harness
+from lightning_lab.policy.base import Policy
+from lightning_lab.records import Rollout, Sampling
+from lightning_lab.store import Store
+from lightning_lab.tasks import Grader
+
+
+class PauseReport(Protocol):
+    """What a pause did."""
+
+    @property
+    def aborted(self) -> int:
+        """Calls cut off because the deadline passed."""
+        ...
+
+
+class PausableGateway(Protocol):
+    def pause(self, *, deadline_s: float = 60.0) -> PauseReport:
+        """Close admission, then drain."""
+        ...
+
+    def resume(self) -> None: ...
+
+
+class RolloutController(Protocol):
+    def submit(
+        self, rollout: Rollout, harness: Harness, grader: Grader, *, sampling: Sampling | None = None
+    ) -> Future[Rollout]:
+        """The future resolves with the terminal rollout, which is committed by then."""
+        ...
+
+    def cancel(self, rollout_id: str) -> None: ...
+
+
+class CheckpointFolder(Protocol):
+    @property
+    def checkpoints(self) -> Path: ...
+
+
+class LabParts(Protocol):
+    """The parts of a lab that training uses."""
+
+    @property
+    def policy(self) -> Policy:
+        """Also a `Learner` when ``can_learn``."""
+        ...
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def gateway(self) -> PausableGateway: ...
+    @property
+    def controller(self) -> RolloutController: ...
+    @property
+    def folder(self) -> CheckpointFolder: ...
