@@ -1,0 +1,16 @@
+"""The reconcile loop and its local runner. Imported lazily: the fork server lives in this package and stays light."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_lab.controller.controller import Controller, ControllerError, Credentials
+
+__all__ = ["Controller", "ControllerError", "Credentials"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lightning_lab.controller import controller
+
+    return getattr(controller, name)

@@ -1,0 +1,233 @@
+"""One rollout's way through its stages, and what the record says at each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_lab.controller import environment
+from lightning_lab.controller.outcomes import (
+    STATES,
+    Ending,
+    Grade,
+    agent_ending,
+    grade_of,
+    grade_without_grader,
+    output_text,
+    storable,
+)
+from lightning_lab.controller.servers import BootError, Channel, ForkServer, ServerKey, ServerPool
+from lightning_lab.controller.workdirs import Workdir
+from lightning_lab.harnesses import Harness
+from lightning_lab.harnesses.source import cell_sources, referred_modules
+from lightning_lab.records import Outcome, Rollout, RolloutState, Sampling
+from lightning_lab.store import Store
+from lightning_lab.tasks import Grader
+
+if TYPE_CHECKING:
+    from lightning_lab.controller.controller import Credentials
+
+_LAUNCH_LIMIT_S = 60.0
+"""From asking a fork server for a process to that process's first word."""
+_REPORT_LIMIT_S = 30.0
+"""What a supervisor may take beyond the agent's own time-out before it counts as lost."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A rollout on its way, with all it needs to run."""
+
+    rollout: Rollout
+    harness: Harness
+    grader: Grader
+    sampling: Sampling | None
+    agent_payload: bytes
+    grader_payload: bytes
+    future: Future[Rollout] = field(default_factory=Future)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    channel: Channel | None = None
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+        if self.channel is not None:
+            self.channel.cancel()
+
+    def closed(self, ending: Ending, grade: Grade | None = None) -> Rollout:
+        """The terminal record. A missing or invalid reward of a completed agent is the grader's error."""
+        grade = grade or grade_without_grader(ending)
+        outcome, error = ending.outcome, ending.error
+        if outcome is Outcome.COMPLETED and grade.reward is None:
+            outcome, error = Outcome.GRADER_ERROR, grade.verdict
+        if self.cancelled.is_set():
+            outcome, grade = Outcome.CANCELLED, Grade(reward=None, verdict="cancelled: no reward.")
+        return replace(
+            self.rollout,
+            state=STATES.get(outcome, RolloutState.FAILED),
+            outcome=outcome,
+            reward=grade.reward,
+            verdict=storable(grade.verdict),
+            output=storable(output_text(ending.output)),
+            error=storable(error),
+            stdout=storable(ending.stdout),
+            stderr=storable(ending.stderr),
+            exit_code=ending.exit_code,
+            finished_at=time.time(),
+        )
+
+
+class Lifecycle:
+    """Runs tickets. Use it on the controller's loop only."""
+
+    def __init__(self, store: Store, credentials: Credentials, root: Path, servers: ServerPool) -> None:
+        self._store, self._credentials, self._root, self._servers = store, credentials, root, servers
+
+    async def run(self, ticket: Ticket) -> Rollout:
+        """Take a ticket from the queue to its terminal record, which is not yet in the store."""
+        self._record(ticket, state=RolloutState.RUNNING, started_at=time.time())
+        workdir = Workdir.create(self._root, ticket.rollout.id, ticket.rollout.attempt)
+        try:
+            ending = await self._run_agent(ticket, workdir)
+            grade = None
+            if ending.outcome is Outcome.COMPLETED and not ticket.cancelled.is_set():
+                grade = await self._run_grader(ticket, workdir, ending)
+            return ticket.closed(ending, grade)
+        finally:
+            await asyncio.to_thread(workdir.remove)
+
+    async def prewarm(self, harness: Harness, grader: Grader | None) -> None:
+        """Start fork servers; a failure shows again in the rollout that needs them."""
+        keys = [_agent_key(harness)] + ([_grader_key(grader)] if grader else [])
+        for key in keys:
+            with contextlib.suppress(BootError):
+                await self._servers.get(key)
+
+    def remove_all(self) -> None:
+        Workdir(self._root).remove()
+
+    async def _run_agent(self, ticket: Ticket, workdir: Workdir) -> Ending:
+        rollout, harness = ticket.rollout, ticket.harness
+        server = await self._server(_agent_key(harness), ticket)
+        if isinstance(server, Ending):
+            return server
+        access = self._credentials.open_rollout(rollout.id, attempt=rollout.attempt, sampling=ticket.sampling)
+        try:
+            spec = _agent_spec(ticket, workdir, access)
+            report = await self._supervised(server, spec, ticket.agent_payload, ticket)
+            faults = getattr(self._credentials, "faults", lambda _: ())(rollout.id)
+        finally:
+            self._credentials.close_rollout(rollout.id)
+        if isinstance(report, Ending):
+            return report
+        return agent_ending(report, harness.kind, harness.timeout_s, faults)
+
+    async def _run_grader(self, ticket: Ticket, workdir: Workdir, ending: Ending) -> Grade:
+        grader = ticket.grader
+        try:
+            await asyncio.to_thread(workdir.copy_for_grader)
+        except OSError as error:
+            return Grade(reward=None, verdict=f"The working directory could not be copied for the grader: {error}")
+        server = await self._server(_grader_key(grader), ticket)
+        if isinstance(server, Ending):
+            return Grade(reward=None, verdict=server.error)
+        spec = _grader_spec(ticket, workdir, ending)
+        report = await self._supervised(server, spec, ticket.grader_payload, ticket)
+        if isinstance(report, Ending):
+            return Grade(reward=None, verdict=report.error)
+        return grade_of(report, grader.timeout_s, grader.name)
+
+    async def _server(self, key: ServerKey, ticket: Ticket) -> ForkServer | Ending:
+        """The fork server, or why there is none; a cancelled rollout does not wait for it."""
+        getting = asyncio.ensure_future(self._servers.get(key))
+        cancelled = asyncio.ensure_future(ticket.cancelled.wait())
+        await asyncio.wait((getting, cancelled), return_when=asyncio.FIRST_COMPLETED)
+        cancelled.cancel()
+        if not getting.done():
+            getting.cancel()
+            return Ending(outcome=Outcome.CANCELLED)
+        try:
+            return getting.result()
+        except BootError as error:
+            return Ending(outcome=Outcome.AGENT_ERROR if error.by_agent else Outcome.BOOT_TIMEOUT, error=str(error))
+
+    async def _supervised(
+        self, server: ForkServer, spec: dict[str, Any], payload: bytes, ticket: Ticket
+    ) -> dict[str, Any] | Ending | None:
+        """Run one process to its end: the supervisor's report, None if it vanished, an ending if it never began."""
+        server.live += 1
+        try:
+            ticket.channel = channel = await server.launch(spec, payload)
+        except OSError as error:
+            server.live -= 1
+            return Ending(outcome=Outcome.LOST, error=f"The fork server is gone: {error}")
+        try:
+            if ticket.cancelled.is_set():
+                channel.cancel()
+            return await self._follow(channel, spec, ticket)
+        finally:
+            ticket.channel = None
+            channel.close()
+            server.live -= 1
+
+    async def _follow(self, channel: Channel, spec: dict[str, Any], ticket: Ticket) -> dict[str, Any] | Ending | None:
+        try:
+            event = await asyncio.wait_for(channel.event(), _LAUNCH_LIMIT_S)
+        except TimeoutError:
+            return Ending(outcome=Outcome.BOOT_TIMEOUT, error=f"No process was forked within {_LAUNCH_LIMIT_S:g} s.")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(spec["timeout_s"] + _REPORT_LIMIT_S):
+                while event is not None and event["event"] != "gone":
+                    if event["event"] == "started" and spec["kind"] != "grader":
+                        self._record(ticket, agent_started_at=event.get("started_at"))
+                    event = await channel.event()
+                return event
+        return None
+
+    def _record(self, ticket: Ticket, **changes: Any) -> None:
+        ticket.rollout = replace(ticket.rollout, **changes)
+        self._store.put_rollout(ticket.rollout)
+
+
+def _agent_key(harness: Harness) -> ServerKey:
+    optional = referred_modules(harness.function) if harness.function is not None else ()
+    return ServerKey.make("agent", harness.preload, optional, harness.env)
+
+
+def _grader_key(grader: Grader) -> ServerKey:
+    return ServerKey.make("grader", (), referred_modules(grader.function), grader.env)
+
+
+def _agent_spec(ticket: Ticket, workdir: Workdir, access: environment.Access) -> dict[str, Any]:
+    harness, rollout = ticket.harness, ticket.rollout
+    spec: dict[str, Any] = {
+        "kind": harness.kind,
+        "timeout_s": harness.timeout_s,
+        "cwd": str(workdir.work),
+        "env": environment.for_agent(workdir.home, workdir.temporary, harness.env, access, rollout.id),
+    }
+    if harness.function is None:
+        workdir.write_task(rollout.task)
+        return {**spec, "argv": harness.arguments(rollout.task)}
+    return {**spec, "sources": cell_sources(harness.function)}
+
+
+def _grader_spec(ticket: Ticket, workdir: Workdir, ending: Ending) -> dict[str, Any]:
+    grader = ticket.grader
+    return {
+        "kind": "grader",
+        "timeout_s": grader.timeout_s,
+        "cwd": str(workdir.grading),
+        "env": {**environment.scrubbed(workdir.grading, workdir.grading), **grader.env},
+        "sources": cell_sources(grader.function),
+        "result": {
+            "output": ending.output,
+            "exit_code": ending.exit_code or 0,
+            "workdir": str(workdir.copy),
+            "stdout": ending.stdout,
+            "stderr": ending.stderr,
+        },
+    }

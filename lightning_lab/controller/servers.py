@@ -1,0 +1,269 @@
+"""The controller's side of fork servers: start one per set of preloaded modules, ask it for processes, end it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.machinery
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_lab.controller import environment
+from lightning_lab.controller.capture import Capture
+from lightning_lab.controller.frames import frame, json_frame, read_json
+
+_LOG = logging.getLogger(__name__)
+_END_LIMIT_S = 8.0
+_KEPT_PER_ROLE = 4
+"""Idle fork servers that stay for the next rollout of an earlier harness."""
+
+
+class BootError(RuntimeError):
+    """A fork server did not come up. ``by_agent``: because a module that the harness preloads cannot be imported."""
+
+    def __init__(self, message: str, *, by_agent: bool) -> None:
+        super().__init__(message)
+        self.by_agent = by_agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerKey:
+    """What makes two harnesses share a fork server. Graders never share one with agents."""
+
+    role: str
+    """``agent`` or ``grader``."""
+    preload: tuple[str, ...]
+    optional: tuple[str, ...]
+    """Modules worth preloading that nobody asked for: a failing import is left to the agent that needs it."""
+    env: tuple[tuple[str, str], ...]
+    path: tuple[str, ...]
+    stamps: tuple[tuple[str, int], ...]
+    """The preloaded files of the user's own folder with their time of change: an edited one is loaded anew."""
+
+    @classmethod
+    def make(cls, role: str, preload: tuple[str, ...], optional: tuple[str, ...], env: Mapping[str, str]) -> ServerKey:
+        path = tuple(environment.import_path())
+        stamps = tuple((name, _changed_at(name, path)) for name in preload)
+        optional = tuple(name for name in optional if name not in preload)
+        return cls(
+            role=role, preload=preload, optional=optional, env=tuple(sorted(env.items())), path=path, stamps=stamps
+        )
+
+
+class Channel:
+    """The controller's end of one supervisor's lifeline."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def event(self) -> dict[str, Any] | None:
+        """The next thing the supervisor says; None when it is gone."""
+        return await read_json(self._reader)
+
+    def cancel(self) -> None:
+        """Have the agent's tree killed; the report still comes."""
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class ForkServer:
+    """One fork server's process. Use it on the controller's loop only."""
+
+    def __init__(self, key: ServerKey, home: Path) -> None:
+        self.live = 0
+        """Processes launched and not yet over."""
+        self._key = key
+        self._printed = Capture()
+        self._ended = asyncio.get_running_loop().create_future()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = _start(theirs, environment.for_server(home, dict(key.env)))
+        self._control.setblocking(False)
+        self._watch_output()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.done()
+
+    async def boot(self, limit_s: float) -> None:
+        """Wait until the modules are imported. Raises `BootError`; the process is gone then."""
+        wishes = {"path": self._key.path, "preload": self._key.preload, "optional": self._key.optional}
+        loop = asyncio.get_running_loop()
+        try:
+            self._control.send(json.dumps(wishes).encode())
+            answer = json.loads(await asyncio.wait_for(loop.sock_recv(self._control, 1 << 20), limit_s) or b"{}")
+        except (TimeoutError, OSError) as error:
+            await self.end(at_once=True)
+            raise BootError(self._boot_words(f"did not come up in {limit_s:g} s"), by_agent=False) from error
+        if "threads" not in answer:
+            await self.end(at_once=True)
+            reason = answer.get("error") or self._boot_words("ended while it imported")
+            raise BootError(f"Preloading {', '.join(self._key.preload)} failed:\n{reason}", by_agent=True)
+        self._warn_of_threads(answer["threads"])
+        loop.add_reader(self._control, self._on_control)
+
+    async def launch(self, spec: Mapping[str, Any], payload: bytes) -> Channel:
+        """Fork a supervisor for this process. Raises `OSError` if the fork server is gone."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            with theirs:
+                await self._ask(theirs)
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        writer.writelines([json_frame(spec), frame(payload)])
+        return Channel(reader, writer)
+
+    async def end(self, *, at_once: bool = False) -> None:
+        """End the process and everything it has forked. Idempotent."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._control)
+        self._control.close()
+        if at_once:
+            self._process.kill()
+        try:
+            await asyncio.to_thread(self._process.wait, _END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+        if not self._ended.done():
+            self._ended.set_result(None)
+        self._stop_watching_output()
+
+    async def _ask(self, theirs: socket.socket) -> None:
+        while True:
+            try:
+                socket.send_fds(self._control, [b"fork"], [theirs.fileno()])
+            except BlockingIOError:  # it forks more slowly than it is asked
+                await asyncio.sleep(0.005)
+            else:
+                return
+
+    def _on_control(self) -> None:
+        """A fork server says nothing after its start: readable means that it is gone."""
+        asyncio.get_running_loop().remove_reader(self._control)
+        if not self._ended.done():
+            self._ended.set_result(None)
+            _LOG.warning("%s", self._boot_words("ended unexpectedly"))
+
+    def _watch_output(self) -> None:
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        os.set_blocking(self._output, False)
+        asyncio.get_running_loop().add_reader(self._output, self._read_output)
+
+    def _read_output(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._output, 1 << 16)
+            self._printed.feed(data)
+            if not data:
+                asyncio.get_running_loop().remove_reader(self._output)
+
+    def _stop_watching_output(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._output)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _warn_of_threads(self, threads: int) -> None:
+        if threads > 1:
+            _LOG.warning(
+                "Preloading %s started %d threads; agents are forked without them and may hang. "
+                "Preload only modules that start none, or none.",
+                ", ".join((*self._key.preload, *self._key.optional)),
+                threads - 1,
+            )
+
+    def _boot_words(self, what: str) -> str:
+        printed = self._printed.text().strip()
+        return f"The fork server of the {self._key.role}s {what}." + (f" It printed:\n{printed}" if printed else "")
+
+
+class ServerPool:
+    """Fork servers by key. Use it on the controller's loop only."""
+
+    def __init__(self, root: Path, boot_limit_s: float) -> None:
+        self._root, self._boot_limit_s = root, boot_limit_s
+        self._servers: dict[ServerKey, asyncio.Task[ForkServer]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def get(self, key: ServerKey) -> ForkServer:
+        """The fork server of this key, started if need be; all who wait share one start. Raises `BootError`."""
+        task = self._servers.get(key)
+        if task is None or _is_useless(task):
+            self._retire_idle(key.role)
+            task = self._servers[key] = asyncio.create_task(self._boot(key))
+        self._servers[key] = self._servers.pop(key)  # the most recently used comes last
+        return await asyncio.shield(task)
+
+    async def end_all(self) -> None:
+        servers, self._servers = list(self._servers.values()), {}
+        await asyncio.gather(*(_end(task) for task in servers), *self._ending)
+
+    async def _boot(self, key: ServerKey) -> ForkServer:
+        home = self._root / f"server-{key.role}"
+        home.mkdir(exist_ok=True)
+        server = ForkServer(key, home)
+        try:
+            await server.boot(self._boot_limit_s)
+        except asyncio.CancelledError:
+            await server.end(at_once=True)
+            raise
+        return server
+
+    def _retire_idle(self, role: str) -> None:
+        """Before one more is started: end the longest unused ones, and drop those that are gone."""
+        mine = [key for key in self._servers if key.role == role]
+        surplus = len(mine) - _KEPT_PER_ROLE + 1
+        for key in mine:
+            task = self._servers[key]
+            idle = task.done() and (_is_useless(task) or task.result().live == 0)
+            if idle and (surplus > 0 or _is_useless(task)):
+                del self._servers[key]
+                surplus -= 1
+                ending = asyncio.create_task(_end(task))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+
+
+def _is_useless(task: asyncio.Task[ForkServer]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None or task.result().has_ended)
+
+
+async def _end(task: asyncio.Task[ForkServer]) -> None:
+    if not task.done():
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        await (await task).end()
+
+
+def _start(control: socket.socket, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "lightning_lab.controller.fork_server"]
+    return subprocess.Popen(
+        [*command, "--control", str(control.fileno()), "--parent", str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(env),
+        pass_fds=(control.fileno(),),
+        start_new_session=True,
+    )
+
+
+def _changed_at(module: str, path: tuple[str, ...]) -> int:
+    """When the file of a top-level module changed last, in nanoseconds; 0 if it has none. Imports nothing."""
+    spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], list(path))
+    origin = Path(spec.origin) if spec and spec.origin else None
+    return origin.stat().st_mtime_ns if origin and origin.is_file() else 0

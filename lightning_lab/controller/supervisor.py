@@ -1,0 +1,205 @@
+"""One process per rollout that watches the agent: captures what it prints, ends it, and leaves nothing behind.
+
+The socket to the controller is its lifeline. When the controller closes its half (cancel) or vanishes (SIGKILL of the
+kernel), the supervisor kills the agent's whole tree. It adopts orphans, so ``sleep 1000 &``, a double fork and
+``setsid`` stay in that tree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, NoReturn
+
+from lightning_lab.controller import agent
+from lightning_lab.controller.capture import Capture
+from lightning_lab.controller.frames import json_frame, receive
+from lightning_lab.controller.process_tree import adopt_orphans, die_with_parent, kill_descendants, reap, signal_group
+
+GRACE_S = 0.5
+"""Between the polite SIGTERM of a time-out and the end."""
+_CHUNK = 1 << 16
+_MAX_REPORT_BYTES = 2 * agent.MAX_OUTPUT_BYTES
+
+
+def supervise(lifeline: socket.socket, parent: int) -> NoReturn:
+    """Run one agent or grader to its end, report, exit. Called in a process forked for it."""
+    try:
+        os.setsid()
+        signals, wakeup = _catch_signals()
+        adopt_orphans()
+        die_with_parent(parent, signal.SIGTERM)
+        header, payload = receive(lifeline), receive(lifeline)
+        if header is not None and payload is not None:
+            _Supervision(lifeline, signals, wakeup, json.loads(header), payload).run()
+    finally:
+        kill_descendants()
+        os._exit(0)
+
+
+class _Supervision:
+    def __init__(
+        self, lifeline: socket.socket, signals: int, wakeup: int, spec: Mapping[str, Any], payload: bytes
+    ) -> None:
+        self._lifeline, self._signals, self._wakeup, self._spec = lifeline, signals, wakeup, spec
+        self._captures: dict[int, Capture] = {}
+        self._report = bytearray()
+        self._announced = False
+        self._reason = "exit"
+        self._status: int | None = None
+        self._ends_at = time.monotonic() + spec["timeout_s"]
+        self._oom_kills = _oom_kills()
+        self._agent = self._fork(payload)
+
+    def run(self) -> None:
+        self._tell({"event": "launched"})
+        self._watch()
+        self._status = kill_descendants().get(self._agent, self._status)
+        for descriptor in self._captures:
+            self._read(descriptor)
+        self._read_report()
+        stdout, stderr = (capture.text() for capture in self._captures.values())
+        self._tell(
+            {
+                "event": "gone",
+                "reason": self._reason,
+                "status": self._status,
+                "oom": self._status == -signal.SIGKILL and self._reason == "exit" and _oom_kills() > self._oom_kills,
+                "ended_at": time.time(),
+                "result": self._result(),
+                "stdout": stdout,
+                "stderr": stderr,
+            }
+        )
+
+    def _fork(self, payload: bytes) -> int:
+        (out_r, out_w), (err_r, err_w), (self._report_r, report_w) = os.pipe(), os.pipe(), os.pipe()
+        supervisor = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            die_with_parent(supervisor, signal.SIGKILL)
+            self._lifeline.close()
+            null = os.open(os.devnull, os.O_RDONLY)
+            for old, new in ((null, 0), (out_w, 1), (err_w, 2)):
+                os.dup2(old, new)
+            for descriptor in (null, out_r, out_w, err_r, err_w, self._report_r, self._signals, self._wakeup):
+                os.close(descriptor)
+            agent.become(self._spec, payload, report_w)
+        for descriptor in (out_w, err_w, report_w):
+            os.close(descriptor)
+        for descriptor in (out_r, err_r, self._report_r):
+            os.set_blocking(descriptor, False)
+        self._captures = {out_r: Capture(), err_r: Capture()}
+        return pid
+
+    def _watch(self) -> None:
+        """Until the agent has ended or has to."""
+        poll = select.poll()
+        for descriptor in (self._lifeline.fileno(), self._signals, self._report_r, *self._captures):
+            poll.register(descriptor, select.POLLIN)
+        while self._status is None:
+            left = self._ends_at - time.monotonic()
+            if left <= 0 and not self._end_politely():
+                return
+            for descriptor, _ in poll.poll(max(left, 0) * 1000 + 1):
+                if descriptor == self._lifeline.fileno():
+                    self._reason = "cancelled"
+                    return
+                if descriptor == self._signals:
+                    if self._is_told_to_stop():
+                        return
+                elif not (self._read_report() if descriptor == self._report_r else self._read(descriptor)):
+                    poll.unregister(descriptor)
+
+    def _end_politely(self) -> bool:
+        """The time is up: SIGTERM and a moment of grace. False when that moment has passed too."""
+        if self._reason == "timeout":
+            return False
+        self._reason = "timeout"
+        signal_group(self._agent, signal.SIGTERM)
+        self._ends_at = time.monotonic() + GRACE_S
+        return True
+
+    def _is_told_to_stop(self) -> bool:
+        received = os.read(self._signals, 512)
+        self._status = reap().get(self._agent, self._status)
+        if signal.SIGTERM in received:
+            self._reason = "terminated"
+            return True
+        return False
+
+    def _read(self, descriptor: int) -> bool:
+        """Take what is there into the capture; False at the stream's end."""
+        for _ in range(64):  # then look at the other descriptors: an agent that never stops printing hides nothing
+            try:
+                data = os.read(descriptor, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self._captures[descriptor].feed(data)
+        return True
+
+    def _read_report(self) -> bool:
+        while True:
+            try:
+                data = os.read(self._report_r, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            if len(self._report) < _MAX_REPORT_BYTES:
+                self._report += data
+            if not self._announced and b"\n" in self._report:
+                self._announced = True
+                self._tell({"event": "started", **_parsed(self._report.partition(b"\n")[0])})
+
+    def _result(self) -> dict[str, Any]:
+        lines = self._report.split(b"\n")
+        return _parsed(lines[-2]) if len(lines) > 1 else {}
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        try:
+            self._lifeline.sendall(json_frame(event))
+        except OSError:  # the controller is gone; the tree is killed all the same
+            return
+
+
+def _catch_signals() -> tuple[int, int]:
+    """SIGCHLD and SIGTERM as bytes in a pipe, so that one poll waits for everything. Returns both ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def nothing(number: int, where: FrameType | None) -> None:
+        return
+
+    signal.set_wakeup_fd(writing)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, nothing)
+    return reading, writing
+
+
+def _oom_kills() -> int:
+    """How often the kernel's out-of-memory killer has struck on this machine."""
+    with open("/proc/vmstat", "rb") as file:  # noqa: PTH123 - cheaper in a process that lives for milliseconds
+        for line in file:
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _parsed(line: bytes | bytearray) -> dict[str, Any]:
+    """A line that the agent's process wrote: it may be anything."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

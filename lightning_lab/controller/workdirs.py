@@ -1,0 +1,100 @@
+"""A rollout's private folders: made before it starts, copied for the grader, removed when it is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_lab.records import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Workdir:
+    """``root`` holds all of it; only the owner can look inside."""
+
+    root: Path
+
+    @property
+    def work(self) -> Path:
+        """Where the agent starts."""
+        return self.root / "work"
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def temporary(self) -> Path:
+        return self.root / "tmp"
+
+    @property
+    def copy(self) -> Path:
+        """The grader's copy of ``work``."""
+        return self.root / "copy"
+
+    @property
+    def grading(self) -> Path:
+        """Where the grader starts: empty, so that nothing an agent wrote is imported by accident."""
+        return self.root / "grading"
+
+    @classmethod
+    def create(cls, parent: Path, rollout_id: str, attempt: int) -> Workdir:
+        made = cls(parent / f"{rollout_id}-{attempt}")
+        made.root.mkdir(mode=0o700)
+        for folder in (made.work, made.home, made.temporary):
+            folder.mkdir()
+        return made
+
+    def write_task(self, task: Task) -> None:
+        """``task.json`` for a command: all of the task but the answer, which an agent must not find."""
+        content = {"id": task.id, "prompt": task.prompt, "source": task.source, "fields": dict(task.fields)}
+        (self.work / "task.json").write_text(json.dumps(content, default=str, ensure_ascii=False), encoding="utf-8")
+
+    def copy_for_grader(self) -> None:
+        """Copy what the agent left; links stay links, sockets and pipes are left out."""
+        self.grading.mkdir()
+        _copy(self.work, self.copy)
+
+    def remove(self) -> None:
+        """Delete everything, also folders that the agent made unreadable."""
+        shutil.rmtree(self.root, onerror=_open_up)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.mkdir()
+    source.chmod(0o700)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            kind = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISLNK(kind):
+                (target / entry.name).symlink_to(os.readlink(entry.path))  # noqa: PTH115 - keeps undecodable names
+            elif stat.S_ISDIR(kind):
+                _copy(Path(entry.path), target / entry.name)
+            elif stat.S_ISREG(kind):
+                _copy_file(Path(entry.path), target / entry.name, kind)
+
+
+def _copy_file(source: Path, target: Path, mode: int) -> None:
+    if not mode & stat.S_IRUSR:
+        source.chmod(mode | stat.S_IRUSR)
+    shutil.copyfile(source, target)
+    target.chmod(stat.S_IMODE(mode) | stat.S_IRUSR)
+
+
+def _open_up(function: Callable[..., Any], path: str, _: Any) -> None:
+    """For `shutil.rmtree`: give the folder and its parent back to the owner, then try once more."""
+    try:
+        Path(path).parent.chmod(0o700)
+        if Path(path).is_dir() and not Path(path).is_symlink():
+            Path(path).chmod(0o700)
+            shutil.rmtree(path)
+        else:
+            function(path)
+    except OSError:
+        return

@@ -1,0 +1,183 @@
+"""The harness: an agent program, as a function of the notebook or a command, and the hash that versions it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+from lightning_lab.harnesses.source import digest, source_of, version_of
+from lightning_lab.records import HarnessInfo, Task
+
+_FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class HarnessError(ValueError):
+    """A harness is put together wrongly; the message says how to do it right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Harness:
+    """An agent program. Make one with `harness` (a function or class) or `Harness.command` (any executable)."""
+
+    name: str
+    version: str
+    kind: str
+    """``function`` or ``command``."""
+    source: str
+    timeout_s: float = 300.0
+    """Seconds that one run of the agent may take."""
+    preload: tuple[str, ...] = ()
+    """Modules that the fork server imports once, before the agents fork from it."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables added to the agent's scrubbed environment."""
+    function: Callable[[Task], Any] | None = None
+    argv: tuple[str, ...] = ()
+
+    @property
+    def info(self) -> HarnessInfo:
+        return HarnessInfo(name=self.name, version=self.version, kind=self.kind, source=self.source)
+
+    def __call__(self, task: Task) -> Any:
+        """Run the function here, in this process: for trying it out."""
+        if self.function is None:
+            raise HarnessError(f"{self.name} is a command: run it with lab.run(harness, task).")
+        return self.function(task)
+
+    @classmethod
+    def command(
+        cls,
+        argv: Sequence[str],
+        *,
+        name: str | None = None,
+        timeout_s: float = 300.0,
+        env: Mapping[str, str] | None = None,
+        preload: Sequence[str] = (),
+    ) -> Harness:
+        """Any executable, started in the rollout's private working directory.
+
+        ``{prompt}``, ``{id}`` and ``{name}`` of the task's fields are replaced in ``argv``; the working directory
+        holds ``task.json`` (without the answer). An argument that names a file which exists now is passed as an
+        absolute path, and the file's content counts in the version. Raises `HarnessError`.
+        """
+        if isinstance(argv, str) or not argv:
+            raise HarnessError('A command is a list of arguments, e.g. ["python", "agent.py", "{prompt}"].')
+        if preload:
+            raise HarnessError("A command loads its own modules: preload is for functions.")
+        resolved = tuple(_absolute_if_file(str(part)) for part in argv)
+        settings = _settings(timeout_s, (), env)
+        contents = [Path(part).read_bytes() for part in resolved if Path(part).is_absolute() and _is_script(part)]
+        return cls(
+            name=name or Path(argv[0]).name,
+            version=digest(json.dumps([*argv]).encode(), json.dumps(settings, sort_keys=True).encode(), *contents),
+            kind="command",
+            source=json.dumps(list(argv)),
+            timeout_s=_positive(timeout_s),
+            env=dict(env or {}),
+            argv=resolved,
+        )
+
+    def arguments(self, task: Task) -> list[str]:
+        """The command's argv for one task. Raises `HarnessError` for a whole argument that names no field."""
+        values = {**task.fields, "prompt": task.prompt, "id": task.id}
+
+        def fill(part: str) -> str:
+            whole = _FIELD.fullmatch(part)
+            if whole and whole[1] not in values:
+                raise HarnessError(f"The command of {self.name} uses {part}; the task has {', '.join(sorted(values))}.")
+            return _FIELD.sub(lambda match: str(values.get(match[1], match[0])), part)
+
+        return [fill(part) for part in self.argv]
+
+
+@overload
+def harness(target: Callable[[Task], Any], /) -> Harness: ...
+@overload
+def harness(
+    *,
+    name: str | None = None,
+    preload: Sequence[str] = (),
+    timeout_s: float = 300.0,
+    env: Mapping[str, str] | None = None,
+) -> Callable[[Callable[[Task], Any]], Harness]: ...
+def harness(
+    target: Callable[[Task], Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    preload: Sequence[str] = (),
+    timeout_s: float = 300.0,
+    env: Mapping[str, str] | None = None,
+) -> Harness | Callable[[Callable[[Task], Any]], Harness]:
+    """Make a harness of a sync or async function of one argument, the task; its return value is the output.
+
+    A class becomes one too: each rollout makes an instance and calls it with the task. Defining it again in a cell
+    gives a new version; rollouts in flight keep theirs. ``preload`` names modules to import once, in the fork server.
+
+    Example::
+
+        @ll.harness(preload=["agents"])
+        async def solver(task):
+            return (await Runner.run(bot, task.prompt)).final_output
+    """
+
+    def make(function: Callable[[Task], Any]) -> Harness:
+        return _from_function(function, name, _module_names(preload), timeout_s, env)
+
+    return make(target) if target is not None else make
+
+
+@dataclass(frozen=True, slots=True)
+class _PerRollout:
+    """A harness class as a function: a fresh instance for every rollout."""
+
+    made: Callable[[], Callable[[Task], Any]]
+
+    def __call__(self, task: Task) -> Any:
+        return self.made()(task)
+
+
+def _from_function(
+    target: Any, name: str | None, preload: tuple[str, ...], timeout_s: float, env: Mapping[str, str] | None
+) -> Harness:
+    if isinstance(target, Harness):
+        raise HarnessError(f"{target.name} is a harness already.")
+    if not callable(target):
+        raise HarnessError("A harness is a function of one argument, the task.")
+    return Harness(
+        name=name or str(getattr(target, "__name__", type(target).__name__)),
+        version=version_of(target, _settings(timeout_s, preload, env)),
+        kind="function",
+        source=source_of(target),
+        timeout_s=_positive(timeout_s),
+        preload=preload,
+        env=dict(env or {}),
+        function=_PerRollout(target) if isinstance(target, type) else target,
+    )
+
+
+def _settings(timeout_s: float, preload: tuple[str, ...], env: Mapping[str, str] | None) -> dict[str, Any]:
+    return {"timeout_s": timeout_s, "preload": list(preload), "env": dict(env or {})}
+
+
+def _positive(timeout_s: float) -> float:
+    if not timeout_s > 0:
+        raise HarnessError(f"timeout_s is {timeout_s}; it must be above 0.")
+    return float(timeout_s)
+
+
+def _module_names(preload: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(preload, str):
+        raise HarnessError(f'preload is a list of module names: preload=["{preload}"].')
+    return tuple(preload)
+
+
+def _absolute_if_file(part: str) -> str:
+    return str(Path(part).resolve()) if "{" not in part and len(part) < 1024 and Path(part).is_file() else part
+
+
+def _is_script(part: str) -> bool:
+    return Path(part).is_file() and Path(part).stat().st_size < 1_000_000
