@@ -6,7 +6,7 @@ BIN := .venv/bin
 export HF_HUB_OFFLINE := 1
 
 .PHONY: quickstart lab test setup extension lint typecheck test-python test-typescript test-browser test-packaging \
-        screenshots wheel clean
+        wheel clean
 
 quickstart: ## run notebooks/quickstart.ipynb headless; the result is in build/
 	$(BOOTSTRAP) quickstart
@@ -47,9 +47,6 @@ test-browser:
 
 wheel:
 	$(BIN)/python -m build --wheel --no-isolation
-
-screenshots:
-	$(BIN)/python scripts/screenshots.py
 
 clean:
 	rm -rf build dist .venv lightning_lab/labextension labextension/lib labextension/node_modules

@@ -28,7 +28,7 @@ NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "quickstart.ipynb"
 
 
 def notebook_names() -> dict[str, Any]:
-    """Run the notebook's cells that are tagged `setup` (imports, harness, tasks, settings) and return what they define."""
+    """Run the notebook's `setup` cells (imports, harness, tasks, settings) and return what they define."""
     shell = InteractiveShell.instance()
     for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
         if "setup" in cell.metadata.get("tags", []):
