@@ -125,9 +125,11 @@ class Controller:
             raise ControllerError(f"The controller's thread did not end within {_CLOSE_LIMIT_S:g} s.")
 
     def submit(
-        self, rollout: Rollout, harness: Harness, grader: Grader, *, sampling: Sampling | None = None
+        self, rollout: Rollout, harness: Harness, grader: Grader | None, *, sampling: Sampling | None = None
     ) -> Future[Rollout]:
         """Queue a rollout. The future gives the terminal record, after its commit; cancelling it has no effect.
+
+        Without a grader, a completed rollout has no reward.
 
         Raises `ShippingError` if the harness or the grader cannot be sent to another process, `HarnessError` if the
         command does not fit the task, `ControllerError` if the controller is not running.
@@ -141,7 +143,7 @@ class Controller:
             grader=grader,
             sampling=sampling,
             agent_payload=_agent_payload(harness, queued),
-            grader_payload=ship(grader.function, queued.task, what=f"Grader {grader.name}"),
+            grader_payload=ship(grader.function, queued.task, what=f"Grader {grader.name}") if grader else b"",
         )
         ticket.future.set_running_or_notify_cancel()  # a waiting cell that is interrupted cannot cancel the rollout
         loop = self._running_loop()

@@ -44,7 +44,7 @@ class Ticket:
 
     rollout: Rollout
     harness: Harness
-    grader: Grader
+    grader: Grader | None
     sampling: Sampling | None
     agent_payload: bytes
     grader_payload: bytes
@@ -57,11 +57,17 @@ class Ticket:
         if self.channel is not None:
             self.channel.cancel()
 
+    def follow(self, channel: Channel) -> None:
+        """From now on a cancellation goes to this channel; one that came before goes there now."""
+        self.channel = channel
+        if self.cancelled.is_set():
+            channel.cancel()
+
     def closed(self, ending: Ending, grade: Grade | None = None) -> Rollout:
         """The terminal record. A missing or invalid reward of a completed agent is the grader's error."""
         grade = grade or grade_without_grader(ending)
         outcome, error = ending.outcome, ending.error
-        if outcome is Outcome.COMPLETED and grade.reward is None:
+        if outcome is Outcome.COMPLETED and grade.reward is None and self.grader is not None:
             outcome, error = Outcome.GRADER_ERROR, grade.verdict
         if self.cancelled.is_set():
             outcome, grade = Outcome.CANCELLED, Grade(reward=None, verdict="cancelled: no reward.")
@@ -93,8 +99,10 @@ class Lifecycle:
         try:
             ending = await self._run_agent(ticket, workdir)
             grade = None
-            if ending.outcome is Outcome.COMPLETED and not ticket.cancelled.is_set():
-                grade = await self._run_grader(ticket, workdir, ending)
+            if ticket.grader is None:
+                grade = Grade(reward=None, verdict="not graded") if ending.outcome is Outcome.COMPLETED else None
+            elif ending.outcome is Outcome.COMPLETED and not ticket.cancelled.is_set():
+                grade = await self._run_grader(ticket, ticket.grader, workdir, ending)
             return ticket.closed(ending, grade)
         finally:
             await asyncio.to_thread(workdir.remove)
@@ -125,8 +133,7 @@ class Lifecycle:
             return report
         return agent_ending(report, harness.kind, harness.timeout_s, faults)
 
-    async def _run_grader(self, ticket: Ticket, workdir: Workdir, ending: Ending) -> Grade:
-        grader = ticket.grader
+    async def _run_grader(self, ticket: Ticket, grader: Grader, workdir: Workdir, ending: Ending) -> Grade:
         try:
             await asyncio.to_thread(workdir.copy_for_grader)
         except OSError as error:
@@ -134,7 +141,7 @@ class Lifecycle:
         server = await self._server(_grader_key(grader), ticket)
         if isinstance(server, Ending):
             return Grade(reward=None, verdict=server.error)
-        spec = _grader_spec(ticket, workdir, ending)
+        spec = _grader_spec(grader, workdir, ending)
         report = await self._supervised(server, spec, ticket.grader_payload, ticket)
         if isinstance(report, Ending):
             return Grade(reward=None, verdict=report.error)
@@ -159,31 +166,29 @@ class Lifecycle:
     ) -> dict[str, Any] | Ending | None:
         """Run one process to its end: the supervisor's report, None if it vanished, an ending if it never began."""
         server.live += 1
+        channel = None
         try:
-            ticket.channel = channel = await server.launch(spec, payload)
-        except OSError as error:
-            server.live -= 1
-            return Ending(outcome=Outcome.LOST, error=f"The fork server is gone: {error}")
-        try:
-            if ticket.cancelled.is_set():
-                channel.cancel()
+            async with asyncio.timeout(_LAUNCH_LIMIT_S):
+                channel = await server.launch(spec, payload)
+            ticket.follow(channel)
             return await self._follow(channel, spec, ticket)
-        finally:
-            ticket.channel = None
-            channel.close()
-            server.live -= 1
-
-    async def _follow(self, channel: Channel, spec: dict[str, Any], ticket: Ticket) -> dict[str, Any] | Ending | None:
-        try:
-            event = await asyncio.wait_for(channel.event(), _LAUNCH_LIMIT_S)
         except TimeoutError:
             return Ending(outcome=Outcome.BOOT_TIMEOUT, error=f"No process was forked within {_LAUNCH_LIMIT_S:g} s.")
+        except OSError as error:
+            return Ending(outcome=Outcome.LOST, error=f"The fork server is gone: {error}")
+        finally:
+            ticket.channel = None
+            server.live -= 1
+            if channel is not None:
+                server.give_back(channel)
+
+    async def _follow(self, channel: Channel, spec: dict[str, Any], ticket: Ticket) -> dict[str, Any] | None:
+        """Everything the supervisor says up to its report; None if it vanished or fell silent."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(spec["timeout_s"] + _REPORT_LIMIT_S):
-                while event is not None and event["event"] != "gone":
-                    if event["event"] == "started" and spec["kind"] != "grader":
+                while (event := await channel.event()) is not None and event["event"] != "gone":
+                    if spec["kind"] != "grader":
                         self._record(ticket, agent_started_at=event.get("started_at"))
-                    event = await channel.event()
                 return event
         return None
 
@@ -215,8 +220,7 @@ def _agent_spec(ticket: Ticket, workdir: Workdir, access: environment.Access) ->
     return {**spec, "sources": cell_sources(harness.function)}
 
 
-def _grader_spec(ticket: Ticket, workdir: Workdir, ending: Ending) -> dict[str, Any]:
-    grader = ticket.grader
+def _grader_spec(grader: Grader, workdir: Workdir, ending: Ending) -> dict[str, Any]:
     return {
         "kind": "grader",
         "timeout_s": grader.timeout_s,
