@@ -5,7 +5,7 @@ Invariants:
 * a parent completed before its child arrived, and the child's prompt starts with all of the parent's ids;
 * among such parents the longest wins; between equals, the one whose minted ids the child echoes, then the one of the
   same thread, then the latest completed;
-* a call with a missing id is nobody's parent;
+* a call with a missing id is nobody's parent; one whose prompt has a missing id has no parent either;
 * every call here has sampled something, so a child is longer than its parent and the links have no cycle.
 """
 
@@ -34,7 +34,7 @@ class Node:
     usable: int
     """Sampled ids before the first missing one; 0 when the prompt itself is not known."""
     length: int
-    """Prompt ids + usable sampled ids."""
+    """Prompt ids + usable sampled ids; 0 when the prompt itself is not known."""
     complete: bool
     """No id is missing, so others may continue it."""
 
@@ -89,6 +89,8 @@ def _node(call: Call) -> Node:
 
 
 def _parent(node: Node, nodes: Sequence[Node], by_length: Sequence[int]) -> int | None:
+    if node.length == 0:
+        return None
     equals: list[int] = []
     for index in by_length:
         candidate = nodes[index]
