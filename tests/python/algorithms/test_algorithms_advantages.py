@@ -1,0 +1,117 @@
+"""Contract 4 as properties, and reported faults of advantage code."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_lab.algorithms import ESTIMATORS, group_statistics
+from lightning_lab.algorithms.advantages import dr_grpo, grpo, rloo
+
+NAN = float("nan")
+rewards_of_groups = st.lists(
+    st.lists(st.one_of(st.floats(-100, 100), st.sampled_from([NAN, math.inf, -math.inf])), min_size=1, max_size=6),
+    min_size=1,
+    max_size=5,
+)
+
+
+def _arrays(groups: list[list[float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rewards = np.array([reward for group in groups for reward in group])
+    labels = np.array([index for index, group in enumerate(groups) for _ in group])
+    return rewards, labels, np.ones(len(rewards), bool)
+
+
+def _advantages(name: str, *groups: list[float]) -> list[float]:
+    return ESTIMATORS[name](*_arrays(list(groups))).tolist()
+
+
+def _by_hand(name: str, group: list[float]) -> list[float]:
+    """One group with plain Python, from the papers."""
+    known = [reward for reward in group if math.isfinite(reward)]
+    if len(known) < 2 or max(known) - min(known) <= 1e-6 * max(1.0, *(abs(reward) for reward in known)):
+        return [0.0] * len(group)
+    n, mean = len(known), math.fsum(known) / len(known)
+    std = math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / (n - 1))
+    formula = {
+        "grpo": lambda r: (r - mean) / (std + 1e-6),
+        "dr_grpo": lambda r: r - mean,
+        "rloo": lambda r: r - (math.fsum(known) - r) / (n - 1),
+        "reinforce_baseline": lambda r: r - mean,
+    }[name]
+    return [formula(reward) if math.isfinite(reward) else 0.0 for reward in group]
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@given(groups=rewards_of_groups)
+@settings(max_examples=150, deadline=None)
+def test_every_estimator_equals_its_formula_group_by_group(name: str, groups: list[list[float]]) -> None:
+    expected = [value for group in groups for value in _by_hand(name, group)]
+    np.testing.assert_allclose(_advantages(name, *groups), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@given(groups=rewards_of_groups, seed=st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_neither_labels_nor_order_matter(name: str, groups: list[list[float]], seed: int) -> None:
+    rewards, labels, valid = _arrays(groups)
+    order = np.random.default_rng(seed).permutation(len(rewards))
+    plain = ESTIMATORS[name](rewards, labels, valid)
+    moved = ESTIMATORS[name](rewards[order], labels[order] * -7 + 1000, valid)
+    np.testing.assert_allclose(moved, plain[order], rtol=1e-9, atol=1e-9)
+
+
+@given(value=st.floats(-1e6, 1e6), n=st.integers(1, 8), noise=st.lists(st.floats(-1, 1), min_size=8, max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_a_range_below_the_tolerance_is_exactly_zero(value: float, n: int, noise: list[float]) -> None:
+    group = [value + 4e-7 * max(1.0, abs(value)) * noise[i] for i in range(n)]
+    for name in ESTIMATORS:
+        assert _advantages(name, group) == [0.0] * n
+
+
+def test_rl_4161_float_residue_is_no_signal() -> None:
+    group = [0.1 + 0.25, 0.25 + 0.1, 0.35, 0.05 * 7, 0.7 / 2, 1.05 / 3, sum([0.05] * 7), 0.35]
+    assert len(set(group)) > 1
+    assert all(_advantages(name, group) == [0.0] * 8 for name in ESTIMATORS)
+
+
+def test_verl_7793_and_trl_5775_singletons_and_nan() -> None:
+    for name in ESTIMATORS:
+        assert _advantages(name, [5.0]) == [0.0]
+        assert _advantages(name, [1.0, NAN]) == [0.0, 0.0]
+        first, excluded, last = _advantages(name, [1.0, NAN, 0.0])
+        assert excluded == 0.0 and first == -last > 0
+
+
+def test_easyr1_585_equal_rewards_are_counted_as_no_signal() -> None:
+    stats = group_statistics(*_arrays([[1.0] * 4, [1.0, 0.0]]))
+    assert stats.flat.tolist() == [True] * 4 + [False] * 2
+
+
+def test_open_instruct_1887_an_infrastructure_failure_is_no_part_of_the_baseline() -> None:
+    rewards, group = np.array([1.0, 0.0, 0.5, 0.0]), np.zeros(4, int)
+    valid = np.array([True, True, True, False])
+    np.testing.assert_allclose(dr_grpo(rewards, group, valid), [0.5, -0.5, 0.0, 0.0])
+
+
+def test_slime_362_groups_of_different_sizes() -> None:
+    rewards = np.array([1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    group = np.array([0, 1, 0, 1, 0, 1, 1, 1])
+    np.testing.assert_allclose(dr_grpo(rewards, group, np.ones(8, bool))[group == 0], [1 / 3, -2 / 3, 1 / 3])
+
+
+def test_known_values() -> None:
+    rewards, group, valid = np.array([1.0, 0.0, 0.0, 1.0]), np.zeros(4, int), np.ones(4, bool)
+    np.testing.assert_allclose(grpo(rewards, group, valid), np.array([1, -1, -1, 1]) * 0.5 / (np.sqrt(1 / 3) + 1e-6))
+    np.testing.assert_allclose(rloo(rewards, group, valid), np.array([2, -2, -2, 2]) / 3)
+
+
+def test_nothing_in_nothing_out_and_shapes_are_checked() -> None:
+    empty = np.zeros(0)
+    assert all(e(empty, empty.astype(int), empty.astype(bool)).shape == (0,) for e in ESTIMATORS.values())
+    with pytest.raises(ValueError, match="equally long"):
+        grpo(np.zeros(3), np.zeros(2, int), np.ones(3, bool))

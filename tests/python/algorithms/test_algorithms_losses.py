@@ -1,0 +1,162 @@
+"""The losses, and contract 5 on gradients of a real (tiny) model in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from lightning_lab.algorithms import CUT_DEPENDENT, NORMALIZERS, token_weights
+from lightning_lab.algorithms.losses import LOSSES, policy_gradient, ppo_clip
+from lightning_lab.planning import plan
+
+VOCABULARY = 11
+Row = tuple[Tensor, Tensor, Tensor]  # ids, mask, old log-probs
+
+
+def _tensors(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_ppo_clip_known_values() -> None:
+    logprobs = torch.log(_tensors(1.5, 1.5, 0.5, 0.5, 1.1)).requires_grad_()
+    advantages = _tensors(1.0, -1.0, 1.0, -1.0, 2.0)
+    loss, tokens = ppo_clip(
+        logprobs, torch.zeros(5, dtype=torch.float64), advantages, torch.ones(5, dtype=torch.float64)
+    )
+    np.testing.assert_allclose(tokens["loss"], [-1.2, 1.5, -0.5, 0.8, -2.2])
+    assert tokens["clipped"].tolist() == [1, 0, 0, 1, 0]
+    np.testing.assert_allclose(tokens["ratio"], [1.5, 1.5, 0.5, 0.5, 1.1])
+    loss.backward()
+    assert logprobs.grad is not None
+    np.testing.assert_allclose(logprobs.grad, [0, 1.5, -0.5, 0, -2.2], atol=1e-12)
+
+
+def test_the_upper_clip_can_be_higher() -> None:
+    logprobs, zero = torch.log(_tensors(1.25)), _tensors(0.0)
+    assert ppo_clip(logprobs, zero, _tensors(1.0), _tensors(1.0), clip_high=0.28)[1]["clipped"].item() == 0
+    assert ppo_clip(logprobs, zero, _tensors(1.0), _tensors(1.0), clip_high=0.2)[1]["clipped"].item() == 1
+
+
+def test_policy_gradient_known_values() -> None:
+    logprobs = _tensors(-1.0, -2.0).requires_grad_()
+    loss, tokens = policy_gradient(logprobs, _tensors(-1.0, -2.0), _tensors(2.0, -1.0), _tensors(0.5, 0.25))
+    assert loss.item() == pytest.approx(2.0 * 0.5 - 2.0 * 0.25)
+    loss.backward()
+    assert logprobs.grad is not None and logprobs.grad.tolist() == [-1.0, 0.25]
+    assert tokens["ratio"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_prime_rl_1961_masked_tokens_add_exactly_nothing(name: str) -> None:
+    logprobs = _tensors(-1.0, float("-inf"), -3.0).requires_grad_()
+    old = _tensors(0.0, float("nan"), float("inf"))
+    loss, tokens = LOSSES[name](logprobs, old, _tensors(1.0, 1.0, 1.0), _tensors(0.0, 0.0, 0.0))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert logprobs.grad is not None and logprobs.grad.tolist() == [0.0, 0.0, 0.0]
+    assert all(torch.isfinite(values).all() for values in tokens.values())
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_no_tokens_no_loss(name: str) -> None:
+    empty = torch.zeros(0, dtype=torch.float64, requires_grad=True)
+    loss, _ = LOSSES[name](empty, empty.detach(), empty.detach(), empty.detach())
+    loss.backward()
+    assert loss.item() == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_a_far_off_ratio_stays_finite_and_unknown_options_are_refused(name: str) -> None:
+    logprobs = _tensors(-1.0).requires_grad_()
+    loss, _ = LOSSES[name](logprobs, _tensors(-5000.0), _tensors(-1.0), _tensors(1.0))
+    loss.backward()
+    assert torch.isfinite(loss) and logprobs.grad is not None and torch.isfinite(logprobs.grad).all()
+    with pytest.raises(TypeError):
+        LOSSES[name](logprobs, logprobs, logprobs, logprobs, cliprange=0.2)
+
+
+class TinyModel(nn.Module):
+    """A recurrent language model: the context matters, so rows are cut as real samples are, context kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 6)
+        self.mix = nn.GRU(6, 8, batch_first=True)
+        self.head = nn.Linear(8, VOCABULARY)
+
+    def logprobs(self, ids: Tensor) -> Tensor:
+        """Of each id given those before it; position 0 has none and gets 0. Shape [n]."""
+        hidden, _ = self.mix(self.embed(ids[None]))
+        table = torch.log_softmax(self.head(hidden)[0, :-1], -1)
+        return torch.cat([table.new_zeros(1), table.gather(1, ids[1:, None])[:, 0]])
+
+
+def _rollout(generator: torch.Generator, calls: int) -> tuple[list[Row], Row]:
+    """The same calls as one row per call and as one merged row."""
+    ids, mask = torch.randint(VOCABULARY, (2,), generator=generator), torch.zeros(2, dtype=torch.bool)
+    old = torch.zeros(2, dtype=torch.float64)
+    rows: list[Row] = []
+    for _ in range(calls):
+        size = int(torch.randint(1, 5, (1,), generator=generator))
+        reply = torch.randint(VOCABULARY, (size,), generator=generator)
+        logprobs = -2.4 + 0.3 * torch.randn(size, generator=generator, dtype=torch.float64)
+        ids, mask = torch.cat([ids, reply]), torch.cat([mask, torch.ones(size, dtype=torch.bool)])
+        old = torch.cat([old, logprobs])
+        alone = torch.zeros_like(mask)
+        alone[-size:] = True
+        rows.append((ids, alone, torch.where(alone, old, torch.zeros_like(old))))
+        tool = torch.randint(VOCABULARY, (2,), generator=generator)
+        ids, mask = torch.cat([ids, tool]), torch.cat([mask, torch.zeros(2, dtype=torch.bool)])
+        old = torch.cat([old, torch.zeros(2, dtype=torch.float64)])
+    return rows, (ids, mask, old)
+
+
+def _gradient(
+    model: TinyModel, rollouts: list[list[Row]], advantages: list[float], loss: str, normalizer: str, budget: int
+) -> Tensor:
+    owner = [i for i, rows in enumerate(rollouts) for _ in rows]
+    rows = [row for rows in rollouts for row in rows]
+    tokens = np.array([int(mask.sum()) for _, mask, _ in rows])
+    weights = token_weights(normalizer, np.array(owner), tokens)
+    model.zero_grad()
+    for micro_batch in plan([len(ids) for ids, _, _ in rows], budget).micro_batches:
+        new = torch.cat([model.logprobs(rows[i][0]) for i in micro_batch])
+        old = torch.cat([rows[i][2] for i in micro_batch])
+        per_token = torch.cat([weights[i] * rows[i][1].double() for i in micro_batch])
+        advantage = torch.cat([torch.full((len(rows[i][0]),), advantages[owner[i]]).double() for i in micro_batch])
+        LOSSES[loss](new, old, advantage, per_token)[0].backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("normalizer", sorted(NORMALIZERS))
+@given(seed=st.integers(0, 10_000), calls=st.lists(st.integers(1, 4), min_size=1, max_size=4))
+@settings(max_examples=12, deadline=None)
+def test_the_gradient_does_not_know_how_the_batch_was_cut(
+    loss: str, normalizer: str, seed: int, calls: list[int]
+) -> None:
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    model = TinyModel().double()
+    made = [_rollout(generator, count) for count in calls]
+    split, merged = [rows for rows, _ in made], [[row] for _, row in made]
+    advantages = torch.randn(len(calls), generator=generator).tolist()
+    longest = max(len(row[0]) for rows in merged for row in rows)
+
+    def gradient(rollouts: list[list[Row]], budget: int) -> Tensor:
+        return _gradient(model, rollouts, advantages, loss, normalizer, budget)
+
+    whole = gradient(merged, 10_000)
+    assert torch.isfinite(whole).all() and whole.abs().max() > 0
+    _close(gradient(merged, longest), whole)
+    _close(gradient(split, longest), gradient(split, 10_000))
+    if normalizer not in CUT_DEPENDENT:
+        _close(gradient(split, longest), whole)
+
+
+def _close(gradient: Tensor, expected: Tensor) -> None:
+    assert ((gradient - expected).norm() / expected.norm()).item() < 1e-5
