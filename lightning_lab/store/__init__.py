@@ -1,6 +1,8 @@
 """Durable memory of a lab: the event log and its tables, run folders, exported runs."""
 
 from lightning_lab.store.errors import StoreError
+from lightning_lab.store.export import export_run, open_run
+from lightning_lab.store.run_folder import RunFolder
 from lightning_lab.store.store import Store
 
-__all__ = ["Store", "StoreError"]
+__all__ = ["RunFolder", "Store", "StoreError", "export_run", "open_run"]

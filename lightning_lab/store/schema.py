@@ -134,10 +134,10 @@ def open_writer(path: Path, durability: Durability) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that can only read. A file that nobody can be writing is opened without locks or side files."""
+    """A connection that can only read. Raises `NotARunError`, `SchemaVersionError` or `StoreError`."""
     _check_magic(path)
     try:
-        connection = connect(path, "mode=ro&immutable=1" if _is_still(path) else "mode=ro")
+        connection = connect(path, read_parameters(path))
         connection.execute("PRAGMA query_only=1")
         check_identity(connection, path)
     except sqlite3.Error as error:
@@ -186,8 +186,11 @@ def _header(path: Path) -> bytes:
         raise StoreError(f"Cannot read {path}: {error.strerror}.") from error
 
 
-def _is_still(path: Path) -> bool:
-    """True for exports, and for live stores on media where neither a writer nor a shared-memory file can exist."""
-    if _header(path)[18:19] != bytes([_WAL_FORMAT]):
-        return True
-    return not Path(f"{path}-wal").exists() and not os.access(path.parent, os.W_OK)
+def read_parameters(path: Path) -> str:
+    """URI parameters for reading this file.
+
+    Exports, and stores on read-only media with no log beside them, cannot have a writer: no locks, no side files.
+    """
+    logged = _header(path)[18:19] == bytes([_WAL_FORMAT])
+    still = not logged or not (Path(f"{path}-wal").exists() or os.access(path.parent, os.W_OK))
+    return "mode=ro&immutable=1" if still else "mode=ro"

@@ -64,6 +64,9 @@ class Writer:
         item = _Item(put)
         # From here on a cancel (e.g. by asyncio.wrap_future when a client leaves) cannot take the put back.
         item.future.set_running_or_notify_cancel()
+        if os.getpid() != self._pid:  # before the gate, which another thread may have held at the fork
+            item.future.set_exception(self._forked())
+            return item.future
         with self._gate:
             refusal = self._refusal()
             if refusal is None:
@@ -72,12 +75,13 @@ class Writer:
             item.future.set_exception(refusal)
         return item.future
 
+    def _forked(self) -> StoreError:
+        return StoreError(
+            f"The store {self._path} belongs to the process that opened it, not to its fork. "
+            "Open it read-only here, or send the record to the parent."
+        )
+
     def _refusal(self) -> StoreError | None:
-        if os.getpid() != self._pid:
-            return StoreError(
-                f"The store {self._path} belongs to the process that opened it, not to its fork. "
-                "Open it read-only here, or send the record to the parent."
-            )
         if self._closed:
             return StoreClosedError(f"The store {self._path} is closed; nothing more can be written. Open it again.")
         return self._failure

@@ -1,0 +1,146 @@
+"""Exported runs: one read-only SQLite file (``.llab``) with everything of one run, and its manifest inside.
+
+The file is a store like any other, without a log of its own (journal mode DELETE), so that it opens from a read-only
+folder without any file appearing beside it. No pickle, no code, no paths.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_lab.records import SCHEMA_VERSION
+from lightning_lab.store import encoding as enc
+from lightning_lab.store.atomic import replacing
+from lightning_lab.store.errors import MissingManifestError, StoreError
+from lightning_lab.store.run_folder import MANIFEST
+from lightning_lab.store.schema import connect, create_tables, read_parameters, uri
+from lightning_lab.store.store import Store
+
+_OF_RUN = "run_id = :run"
+_OF_ROLLOUTS = "rollout_id IN (SELECT id FROM main.rollouts)"
+_SELECTIONS = {
+    "runs": "id = :run",
+    "run_counts": _OF_RUN,
+    "events": _OF_RUN,
+    "rollouts": _OF_RUN,
+    "rollout_texts": "rollout IN (SELECT n FROM main.rollouts)",
+    "calls": _OF_ROLLOUTS,
+    "call_tokens": "call IN (SELECT n FROM main.calls)",
+    "call_totals": _OF_ROLLOUTS,
+    "samples": _OF_ROLLOUTS,
+    "breaks": _OF_ROLLOUTS,
+    "token_stats": _OF_ROLLOUTS,
+    "steps": _OF_RUN,
+    "contents": "id IN (SELECT id FROM temp.used)",
+}
+"""What belongs to a run, in the order in which it can be found out. All ids stay the same."""
+
+
+def export_run(
+    store: Store,
+    run_id: str,
+    target: Path | str,
+    *,
+    manifest: Mapping[str, Any] | None = None,
+    vocabulary: Mapping[int, bytes] | None = None,
+) -> Path:
+    """Write one run of ``store`` to ``target``, while the lab may go on: what was committed at this moment.
+
+    ``manifest``: by default that of the run folder the store lies in. ``vocabulary``: token id → bytes; the ids that
+    occur in the run are kept, so that its texts can be shown token by token without a tokenizer.
+    Returns the path. Raises `UnknownIdError`, or `StoreError` if the target cannot be written; an older file at
+    ``target`` is then untouched.
+    """
+    run = store.run(run_id)
+    target = Path(target).absolute()
+    described = {**(_folder_manifest(store.path) if manifest is None else manifest)}
+    described.update(schema_version=SCHEMA_VERSION, run_id=run.id)
+    try:
+        with replacing(target) as temporary:
+            _write(store.path, run_id, temporary, described, vocabulary or {})
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"Cannot export run {run_id} to {target}: {error}. Check the folder and the disk.") from error
+    return target
+
+
+def open_run(path: Path | str) -> Store:
+    """An exported run, for reading. Nothing is created beside it.
+
+    Raises `NotARunError`, `SchemaVersionError` or `MissingManifestError`.
+    """
+    store = Store(path, read_only=True)
+    try:
+        if "run_id" not in store.manifest():
+            raise MissingManifestError(
+                f"{path} has no manifest: it is a live store or an unfinished export, not a run."
+            )
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _write(
+    source: Path, run_id: str, temporary: Path, manifest: Mapping[str, Any], vocabulary: Mapping[int, bytes]
+) -> None:
+    connection = connect(temporary, "mode=rwc")
+    try:
+        connection.execute("PRAGMA journal_mode=MEMORY").fetchone()  # nothing beside the file, not even for a moment
+        create_tables(connection)
+        connection.execute("ATTACH ? AS source", (uri(source, read_parameters(source)),))
+        connection.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
+        connection.execute("BEGIN")
+        _copy(connection, run_id)
+        connection.executemany(
+            "INSERT INTO manifest VALUES (?, ?)", [(key, enc.dump_json(value)) for key, value in manifest.items()]
+        )
+        words = [(int(id_), bytes(vocabulary[id_])) for id_ in _token_ids(connection) if id_ in vocabulary]
+        connection.executemany("INSERT INTO vocabulary VALUES (?, ?)", words)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+
+
+def _copy(connection: sqlite3.Connection, run_id: str) -> None:
+    for table, selection in _SELECTIONS.items():
+        if table == "contents":
+            refs = [(ref,) for ref in _content_refs(connection)]
+            connection.executemany("INSERT OR IGNORE INTO temp.used VALUES (?)", refs)
+        sql = f"INSERT INTO main.{table} SELECT * FROM source.{table} WHERE {selection}"
+        connection.execute(sql, {"run": run_id} if ":run" in selection else {})
+
+
+def _content_refs(connection: sqlite3.Connection) -> Iterable[int]:
+    yield from _column(connection, "SELECT task FROM main.rollouts UNION SELECT harness FROM main.rollouts")
+    for column in ("tools", "request", "reply"):
+        yield from _column(connection, f"SELECT DISTINCT {column} FROM main.calls")
+    for blob in _column(connection, "SELECT messages FROM main.calls"):
+        yield from enc.unpack_refs(blob).tolist()
+
+
+def _token_ids(connection: sqlite3.Connection) -> list[int]:
+    """Every id that occurs in the run, ascending."""
+    found: set[int] = set()
+    for column in ("prompt", "sampled"):
+        for blob in _column(connection, f"SELECT {column} FROM main.call_tokens"):
+            found.update(np.unique(enc.unpack_ids(blob)).tolist())
+    for blob in _column(connection, "SELECT ids FROM main.samples"):
+        found.update(np.unique(enc.unpack_ids(blob)).tolist())
+    return sorted(found)
+
+
+def _column(connection: sqlite3.Connection, sql: str) -> Iterable[Any]:
+    return (row[0] for row in connection.execute(sql))
+
+
+def _folder_manifest(store: Path) -> dict[str, Any]:
+    path = store.parent / MANIFEST
+    if not path.exists():
+        return {}
+    manifest: dict[str, Any] = enc.load_json(path.read_text("utf-8"))
+    return manifest
