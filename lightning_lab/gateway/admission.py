@@ -1,0 +1,166 @@
+"""Hold, drain, resume: who may generate now.
+
+Everything here runs on one event loop, and no step between "is it open?" and "now I count" awaits. So a request that
+arrives in the instant of a pause is either in flight or held, never both or neither, and the number in flight never
+rises while admission is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+ABORT_GRACE_S = 5.0
+"""How long an aborted generation may take to stop before a pause reports it as left."""
+
+
+class PauseCancelledError(RuntimeError):
+    """Admission was resumed by somebody else while a pause was still draining."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionState:
+    """Admission at one instant."""
+
+    paused: bool
+    in_flight: int
+    """Requests that generate now."""
+    held: int
+    """Requests that wait for `Admission.resume`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseReport:
+    """What a pause found and did."""
+
+    in_flight: int
+    """Requests that were generating when admission closed."""
+    aborted: int
+    """Of those, how many were aborted because the deadline passed."""
+    left: int
+    """Of the aborted, how many run on all the same; anything but 0 is a fault of the policy."""
+    waited_s: float
+
+
+class Ticket:
+    """A place in flight. ``async with`` waits for it, and gives it back whatever happens."""
+
+    __slots__ = ("_admission", "abort", "held_s")
+
+    def __init__(self, admission: Admission, abort: Callable[[], None]) -> None:
+        self._admission = admission
+        self.abort = abort
+        self.held_s = 0.0
+
+    async def __aenter__(self) -> Ticket:
+        await self._admission._enter(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admission._leave(self)
+
+
+class Admission:
+    """The gate in front of the policy. Use it from one event loop; `state` may be read from any thread."""
+
+    def __init__(self) -> None:
+        self._in_flight: set[Ticket] = set()
+        self._held = 0
+        self._opened = asyncio.Event()
+        self._opened.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._epoch = 0  # grows with every pause and resume
+        self._last_resume = 0
+        self._publish()
+
+    @property
+    def state(self) -> AdmissionState:
+        """A consistent snapshot."""
+        return self._state
+
+    def admit(self, abort: Callable[[], None]) -> Ticket:
+        """A ticket to enter with; ``abort`` is called, at most once per pause, when a deadline has passed."""
+        return Ticket(self, abort)
+
+    async def pause(self, deadline_s: float) -> PauseReport:
+        """Close, then wait until nothing is in flight; past the deadline abort what is left.
+
+        Admission stays closed afterwards, unless this raises or is cancelled: then it is open again.
+        Raises `PauseCancelledError` when `resume` is called meanwhile.
+        """
+        self._opened.clear()
+        self._epoch += 1
+        self._publish()
+        epoch, started, before, aborted = self._epoch, time.monotonic(), len(self._in_flight), 0
+        try:
+            if not await self._drained(deadline_s):
+                self._check_not_resumed(epoch)
+                aborted = self._abort_all()
+                await self._drained(ABORT_GRACE_S)
+            self._check_not_resumed(epoch)
+        except BaseException:
+            if epoch == self._epoch:
+                self.resume()
+            raise
+        return PauseReport(before, aborted, len(self._in_flight), time.monotonic() - started)
+
+    def resume(self) -> None:
+        """Let everybody in who was held. Harmless when nothing is paused."""
+        self._last_resume = self._epoch = self._epoch + 1
+        self._opened.set()
+        self._publish()
+
+    async def _enter(self, ticket: Ticket) -> None:
+        if not self._opened.is_set():
+            await self._hold(ticket)
+        self._in_flight.add(ticket)
+        self._idle.clear()
+        self._publish()
+
+    async def _hold(self, ticket: Ticket) -> None:
+        arrived = time.monotonic()
+        self._held += 1
+        self._publish()
+        try:
+            while not self._opened.is_set():  # a new pause may have begun before this task woke up
+                await self._opened.wait()
+        except BaseException:
+            self._held -= 1
+            self._publish()
+            raise
+        finally:
+            ticket.held_s = time.monotonic() - arrived
+        self._held -= 1  # published together with the place in flight: no reader sees neither
+
+    def _leave(self, ticket: Ticket) -> None:
+        self._in_flight.discard(ticket)
+        if not self._in_flight:
+            self._idle.set()
+        self._publish()
+
+    async def _drained(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _check_not_resumed(self, epoch: int) -> None:
+        if self._last_resume > epoch:
+            raise PauseCancelledError("admission was resumed while a pause was draining; pause again before updating")
+
+    def _abort_all(self) -> int:
+        tickets = list(self._in_flight)
+        for ticket in tickets:
+            ticket.abort()
+        return len(tickets)
+
+    def _publish(self) -> None:
+        self._state = AdmissionState(not self._opened.is_set(), len(self._in_flight), self._held)

@@ -1,0 +1,64 @@
+"""A call while it is being made."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from ulid import ULID
+
+from lightning_lab.policy.base import Chunk
+from lightning_lab.records import Floats, Ids, Sampling
+
+
+class Draft:
+    """What one generation has given so far."""
+
+    def __init__(self, prompt: Ids, used: Sampling, ordinal: int) -> None:
+        self.id = f"c-{ULID()}"
+        self.prompt = prompt
+        self.used = used
+        self.ordinal = ordinal
+        self.held_s = 0.0
+        self.started_at = 0.0
+        self.finished_at = 0.0
+        self.finish_reason: str | None = None
+        self._chunks: list[Chunk] = []
+
+    def start(self, held_s: float) -> None:
+        """Admitted: generation begins."""
+        self.held_s = held_s
+        self.started_at = time.time()
+
+    def add(self, chunk: Chunk) -> None:
+        """The next sampled tokens."""
+        self._chunks.append(chunk)
+        if chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+
+    def stop(self) -> None:
+        """Generation has ended, well or not."""
+        self.finished_at = time.time()
+        self.started_at = self.started_at or self.finished_at
+
+    @property
+    def ids(self) -> Ids:
+        """All sampled ids, shape [n]."""
+        return _joined([chunk.ids for chunk in self._chunks], np.int32)
+
+    @property
+    def logprobs(self) -> Floats:
+        """Their log-probs, shape [n]."""
+        return _joined([chunk.logprobs for chunk in self._chunks], np.float32)
+
+    @property
+    def versions(self) -> Ids:
+        """The policy versions that sampled them, shape [n]."""
+        return _joined([chunk.versions for chunk in self._chunks], np.int32)
+
+
+def _joined(parts: list[np.ndarray], kind: type[np.generic]) -> np.ndarray:
+    """One array; a single part is passed on as it is."""
+    if len(parts) == 1:
+        return parts[0].astype(kind, copy=False)
+    return np.concatenate(parts).astype(kind, copy=False) if parts else np.empty(0, kind)

@@ -1,0 +1,122 @@
+"""OpenAI Completions: raw text in, raw text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lightning_lab.gateway.errors import Fault, bad_request
+from lightning_lab.gateway.protocols import fields
+from lightning_lab.gateway.protocols.chat import NO_LOGPROB, SAMPLING_FIELDS, usage
+from lightning_lab.gateway.protocols.wire import Choice, Head, Request, data_event, error_body, pieces
+from lightning_lab.records import Ids, Message
+
+_KNOWN = frozenset(SAMPLING_FIELDS) | {"model", "prompt", "stream", "stream_options", "logprobs"}
+
+
+class Completions:
+    """``POST /v1/completions``, one prompt a request: text or token ids."""
+
+    name = "completions"
+    answer_prefix = "cmpl-"
+
+    def read(self, body: Mapping[str, Any]) -> Request:
+        prompt = _prompt(body.get("prompt"))
+        options = fields.mapping(body.get("stream_options") or {}, "stream_options")
+        return Request(
+            model=fields.text(body, "model"),
+            messages=(Message(role="user", content=prompt),) if isinstance(prompt, str) else (),
+            prompt=prompt,
+            asked=fields.asked(body, SAMPLING_FIELDS),
+            stop=fields.stops(body),
+            max_tokens=fields.count(body, "max_tokens"),
+            n=fields.count(body, "n", most=128) or 1,
+            stream=fields.flag(body, "stream"),
+            include_usage=fields.flag(options, "include_usage"),
+            logprobs=body.get("logprobs") is not None,
+            body=body,
+            extra=fields.rest(body, _KNOWN),
+        )
+
+    def answer(self, head: Head, choices: Sequence[Choice]) -> dict[str, Any]:
+        return _envelope(head, [_choice(head, at, choice) for at, choice in enumerate(choices)]) | {
+            "usage": usage(head, choices)
+        }
+
+    def stream(self, head: Head) -> CompletionsStream:
+        return CompletionsStream(head)
+
+
+class CompletionsStream:
+    """Chunks of one answer, ended by ``[DONE]``."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+
+    def opening(self) -> bytes:
+        return self.beat()
+
+    def beat(self) -> bytes:
+        return b": keep-alive\n\n"
+
+    def closing(self, choices: Sequence[Choice]) -> bytes:
+        out: list[bytes] = []
+        for at, choice in enumerate(choices):
+            for piece in pieces(choice.text):
+                delta = {"index": at, "text": piece, "logprobs": None, "finish_reason": None}
+                out.append(data_event(_envelope(self._head, [delta])))
+            out.append(data_event(_envelope(self._head, [_choice(self._head, at, choice) | {"text": ""}])))
+        if self._head.request.include_usage:
+            out.append(data_event(_envelope(self._head, []) | {"usage": usage(self._head, choices)}))
+        out.append(b"data: [DONE]\n\n")
+        return b"".join(out)
+
+    def failure(self, fault: Fault) -> bytes:
+        return data_event(error_body(fault))
+
+
+def _prompt(value: Any) -> str | Ids:
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        value = value[0]  # a batch of one
+    if isinstance(value, str):
+        return value
+    items = fields.array(value, "prompt")
+    if items and isinstance(items[0], str | list):
+        raise bad_request("Only one prompt a request is supported.", param="prompt", code="unsupported_parameter")
+    if not items or any(isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < 2**31 for one in items):
+        raise bad_request("prompt must be a string or an array of token ids.", param="prompt")
+    return np.asarray(items, dtype=np.int32)
+
+
+def _choice(head: Head, index: int, choice: Choice) -> dict[str, Any]:
+    return {
+        "index": index,
+        "text": choice.text,
+        "logprobs": _logprobs(choice) if head.request.logprobs else None,
+        "finish_reason": choice.finish_reason,
+    }
+
+
+def _logprobs(choice: Choice) -> dict[str, Any]:
+    offsets, at = [], 0
+    for text, _ in choice.tokens:
+        offsets.append(at)
+        at += len(text)
+    return {
+        "tokens": [text for text, _ in choice.tokens],
+        "token_logprobs": [value if value == value else NO_LOGPROB for _, value in choice.tokens],
+        "top_logprobs": None,
+        "text_offset": offsets,
+    }
+
+
+def _envelope(head: Head, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": head.id,
+        "object": "text_completion",
+        "created": head.created,
+        "model": head.model,
+        "choices": choices,
+    }

@@ -1,0 +1,145 @@
+"""Typed access to the fields of untrusted JSON: a wrong type is a `Fault` 400 that names the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from lightning_lab.gateway.errors import Fault, bad_request
+
+JsonObject = Mapping[str, Any]
+
+
+def mapping(value: Any, param: str) -> JsonObject:
+    """A JSON object."""
+    if not isinstance(value, dict):
+        raise _wrong(param, "an object", value)
+    return value
+
+
+def array(value: Any, param: str) -> list[Any]:
+    """A JSON array."""
+    if not isinstance(value, list):
+        raise _wrong(param, "an array", value)
+    return value
+
+
+def text(body: JsonObject, key: str, where: str = "") -> str:
+    """A string; absent and null are empty."""
+    value = body.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _wrong(where + key, "a string", value)
+    return value
+
+
+def flag(body: JsonObject, key: str) -> bool:
+    """A boolean; absent and null are False."""
+    value = body.get(key)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise _wrong(key, "a boolean", value)
+    return value
+
+
+def count(body: JsonObject, key: str, *, most: int | None = None) -> int | None:
+    """A positive integer, or None."""
+    value = body.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong(key, "an integer", value)
+    if value < 1 or (most is not None and value > most):
+        raise bad_request(f"{key} must be {'at least 1' if most is None else f'between 1 and {most}'}.", param=key)
+    return value
+
+
+def stops(body: JsonObject) -> tuple[str, ...]:
+    """``stop``: a string, an array of strings, or nothing."""
+    value = body.get("stop")
+    if value is None:
+        return ()
+    found = [value] if isinstance(value, str) else array(value, "stop")
+    if any(not isinstance(one, str) for one in found):
+        raise bad_request("stop must be a string or an array of strings.", param="stop")
+    return tuple(one for one in found if one)
+
+
+def asked(body: JsonObject, fields: Mapping[str, type]) -> dict[str, Any]:
+    """The sampling fields that the request names, as sent; each is checked against ``fields``."""
+    found: dict[str, Any] = {}
+    for key, kind in fields.items():
+        value = body.get(key)
+        if value is None:
+            continue
+        if kind is float and not _is_number(value):
+            raise _wrong(key, "a number", value)
+        if kind is int and (isinstance(value, bool) or not isinstance(value, int)):
+            raise _wrong(key, "an integer", value)
+        found[key] = value
+    return found
+
+
+def rest(body: JsonObject, known: frozenset[str]) -> dict[str, Any]:
+    """The fields of ``body`` that nobody interprets: kept, never refused."""
+    return {key: value for key, value in body.items() if key not in known}
+
+
+def content_text(value: Any, param: str) -> str:
+    """The text of a message's content: a string, null, or an array of text parts (joined by newlines)."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return "\n".join(_part_text(part, f"{param}[{index}]") for index, part in enumerate(array(value, param)))
+
+
+def arguments_text(value: Any, param: str) -> str:
+    """Tool-call arguments as text: what was said, or, where a client parsed them, JSON again."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return orjson.dumps(value).decode()
+    raise _wrong(param, "a string", value)
+
+
+_PART_TEXT = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+
+def _part_text(part: Any, param: str) -> str:
+    if isinstance(part, str):
+        return part
+    kind = text(mapping(part, param), "type", f"{param}.")
+    field = _PART_TEXT.get(kind)
+    if field is None:
+        raise bad_request(
+            f"Content of type {kind!r} cannot be given to a text model.", param=param, code="unsupported_content"
+        )
+    return text(part, field, f"{param}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _wrong(param: str, wanted: str, value: Any) -> Fault:
+    return bad_request(
+        f"{param} must be {wanted}, not {_JSON_NAMES.get(type(value), 'null')}.", param=param, code="invalid_type"
+    )
+
+
+_JSON_NAMES = {
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    list: "an array",
+    dict: "an object",
+}

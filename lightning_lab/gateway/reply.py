@@ -1,0 +1,81 @@
+"""A finished generation → the reply on the wire and the call in the store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from lightning_lab.gateway.auth import Grant
+from lightning_lab.gateway.draft import Draft
+from lightning_lab.gateway.protocols.wire import Choice, Head
+from lightning_lab.policy.base import Policy
+from lightning_lab.records import Call, Floats, Ids, Message
+
+_INLINE_TOKENS = 4096
+"""Replies up to this many tokens are parsed on the event loop; longer ones in a thread."""
+
+
+async def choice_of(policy: Policy, draft: Draft, head: Head, index: int) -> Choice:
+    """Parse what was sampled; its tool calls get minted ids."""
+    ids = draft.ids
+    parsed = policy.parse(ids) if len(ids) <= _INLINE_TOKENS else await asyncio.to_thread(policy.parse, ids)
+    message = _with_minted_ids(parsed, f"{head.suffix}_{index}" if head.request.n > 1 else head.suffix)
+    raw = head.request.prompt is not None
+    return Choice(
+        message=message,
+        text=(policy.decode(ids) if parsed.tool_calls else parsed.content) if raw else "",
+        finish_reason=draft.finish_reason or "stop",
+        sampled_tokens=len(ids),
+        tokens=_token_texts(policy, ids, draft.logprobs) if head.request.logprobs else (),
+    )
+
+
+def call_record(
+    grant: Grant, protocol: str, head: Head, draft: Draft, choice: Choice | None, *, arrived_at: float, error: str
+) -> Call:
+    """The record of one call. Without a choice it is a call that failed: what was sampled is kept, undelivered."""
+    request = head.request
+    reply = choice.message if choice else Message(role="assistant")
+    return Call(
+        id=draft.id,
+        rollout_id=grant.rollout_id,
+        attempt=grant.attempt,
+        ordinal=draft.ordinal,
+        request_id=head.id,
+        protocol=protocol,
+        model=request.model,
+        messages=request.messages,
+        tools=request.tools,
+        reply=reply,
+        prompt_ids=draft.prompt,
+        sampled_ids=draft.ids,
+        logprobs=draft.logprobs,
+        versions=draft.versions,
+        finish_reason=draft.finish_reason or "abort",
+        asked=request.asked,
+        used=draft.used,
+        arrived_at=arrived_at,
+        held_s=draft.held_s,
+        started_at=draft.started_at,
+        finished_at=draft.finished_at,
+        delivered=False,
+        minted_ids=_minted(head, reply) if choice else (),
+        kind="main" if choice else "undelivered",
+        error=error,
+        request_extra=request.extra,
+    )
+
+
+def _with_minted_ids(message: Message, suffix: str) -> Message:
+    if not message.tool_calls:
+        return message
+    calls = tuple({**call, "id": f"call_{suffix}_{place}"} for place, call in enumerate(message.tool_calls))
+    return replace(message, tool_calls=calls)
+
+
+def _minted(head: Head, reply: Message) -> tuple[str, ...]:
+    return (head.id, *(call["id"] for call in reply.tool_calls))
+
+
+def _token_texts(policy: Policy, ids: Ids, logprobs: Floats) -> list[tuple[str, float]]:
+    return [(policy.decode(ids[at : at + 1]), float(logprobs[at])) for at in range(len(ids))]

@@ -1,0 +1,39 @@
+"""A gateway for every test: real server, real store; only the model is scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_lab import Lab, Script, ScriptedPolicy, echo
+
+from lightning_lab.gateway import Gateway
+from lightning_lab.store import Store
+
+
+@pytest.fixture
+def make_lab(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+    """Starts gateways: ``make_lab(script, **gateway options)``."""
+    opened: list[Lab] = []
+
+    def make(script: Script = echo, *, policy: Mapping[str, Any] | None = None, **options: Any) -> Lab:
+        scripted = ScriptedPolicy(script, **(policy or {}))
+        store = Store(tmp_path / f"store{len(opened)}.sqlite")
+        gateway = Gateway(scripted, store, **options)
+        gateway.start()
+        opened.append(Lab(gateway, scripted, store, gateway.open_rollout("r-1")))
+        return opened[-1]
+
+    yield make
+    for lab in opened:
+        lab.policy.release()
+        lab.gateway.close()
+        lab.store.close()
+
+
+@pytest.fixture
+def lab(make_lab: Callable[..., Lab]) -> Lab:
+    """A gateway whose model repeats the last message."""
+    return make_lab()
