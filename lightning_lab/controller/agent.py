@@ -58,8 +58,8 @@ def _settle(spec: Mapping[str, Any]) -> None:
 
 def _reseed() -> None:
     """Forks share their parent's generators: without this, the rollouts of a group would draw the same numbers."""
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
         sys.modules["torch"].seed()
 

@@ -22,6 +22,8 @@ from lightning_lab.controller.frames import frame, json_frame, read_json
 
 _LOG = logging.getLogger(__name__)
 _END_LIMIT_S = 8.0
+_KEPT_SUPERVISORS = 64
+"""Idle supervisors that a fork server keeps for the next rollouts."""
 _KEPT_PER_ROLE = 4
 """Idle fork servers that stay for the next rollout of an earlier harness."""
 
@@ -63,13 +65,28 @@ class Channel:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self.is_reusable = False
+        """Whether the supervisor waits for more: it has reported, with its tree gone."""
+
+    async def start(self, spec: Mapping[str, Any], payload: bytes) -> bool:
+        """Have a process started; False, and closed, if the supervisor is gone."""
+        self._writer.writelines([json_frame(spec), frame(payload)])
+        event = None
+        try:
+            event = await self.event()
+        finally:
+            if event is None:
+                self.close()
+        return event is not None
 
     async def event(self) -> dict[str, Any] | None:
         """The next thing the supervisor says; None when it is gone."""
-        return await read_json(self._reader)
+        event = await read_json(self._reader)
+        self.is_reusable = event is not None and event["event"] == "gone" and event["reason"] in ("exit", "timeout")
+        return event
 
     def cancel(self) -> None:
-        """Have the agent's tree killed; the report still comes."""
+        """Have the agent's tree killed; the report still comes, the supervisor ends."""
         with contextlib.suppress(OSError):
             self._writer.write_eof()
 
@@ -85,6 +102,7 @@ class ForkServer:
         """Processes launched and not yet over."""
         self._key = key
         self._printed = Capture()
+        self._idle: list[Channel] = []
         self._ended = asyncio.get_running_loop().create_future()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -114,24 +132,38 @@ class ForkServer:
         loop.add_reader(self._control, self._on_control)
 
     async def launch(self, spec: Mapping[str, Any], payload: bytes) -> Channel:
-        """Fork a supervisor for this process. Raises `OSError` if the fork server is gone."""
+        """Have this process forked by a supervisor. Raises `OSError` if the fork server is gone."""
+        while self._idle:
+            if await (channel := self._idle.pop()).start(spec, payload):
+                return channel
+        if await (channel := await self._new_supervisor()).start(spec, payload):
+            return channel
+        raise ConnectionError(self._boot_words("forked a supervisor that vanished"))
+
+    def give_back(self, channel: Channel) -> None:
+        """Keep the supervisor for the next process if it can have one."""
+        if channel.is_reusable and len(self._idle) < _KEPT_SUPERVISORS and not self.has_ended:
+            self._idle.append(channel)
+        else:
+            channel.close()
+
+    async def _new_supervisor(self) -> Channel:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             with theirs:
                 await self._ask(theirs)
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            return Channel(*await asyncio.open_unix_connection(sock=ours))
         except BaseException:
             ours.close()
             raise
-        writer.writelines([json_frame(spec), frame(payload)])
-        return Channel(reader, writer)
 
     async def end(self, *, at_once: bool = False) -> None:
         """End the process and everything it has forked. Idempotent."""
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._control)
+        asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
+        while self._idle:
+            self._idle.pop().close()
         if at_once:
             self._process.kill()
         try:

@@ -1,8 +1,9 @@
-"""One process per rollout that watches the agent: captures what it prints, ends it, and leaves nothing behind.
+"""A process that watches one agent at a time: captures what it prints, ends it, and leaves nothing behind.
 
 The socket to the controller is its lifeline. When the controller closes its half (cancel) or vanishes (SIGKILL of the
-kernel), the supervisor kills the agent's whole tree. It adopts orphans, so ``sleep 1000 &``, a double fork and
-``setsid`` stay in that tree.
+kernel), the supervisor kills the agent's whole tree and ends too. It adopts orphans, so ``sleep 1000 &``, a double
+fork and ``setsid`` stay in that tree. With the tree empty it waits for the next agent: forking a process that has
+large libraries loaded costs several milliseconds, and so only the agent is forked each time.
 """
 
 from __future__ import annotations
@@ -29,18 +30,31 @@ _MAX_REPORT_BYTES = 2 * agent.MAX_OUTPUT_BYTES
 
 
 def supervise(lifeline: socket.socket, parent: int) -> NoReturn:
-    """Run one agent or grader to its end, report, exit. Called in a process forked for it."""
+    """Run agents or graders, one after the other, until the lifeline ends. Called in a process forked for it."""
     try:
         os.setsid()
         signals, wakeup = _catch_signals()
         adopt_orphans()
         die_with_parent(parent, signal.SIGTERM)
-        header, payload = receive(lifeline), receive(lifeline)
-        if header is not None and payload is not None:
-            _Supervision(lifeline, signals, wakeup, json.loads(header), payload).run()
+        while work := _next_work(lifeline, signals):
+            supervision = _Supervision(lifeline, signals, wakeup, *work)
+            supervision.run()
+            if supervision.must_stop:
+                break
     finally:
         kill_descendants()
         os._exit(0)
+
+
+def _next_work(lifeline: socket.socket, signals: int) -> tuple[dict[str, Any], bytes] | None:
+    """Wait for what to run and its payload; None when there will be nothing more."""
+    while True:
+        ready, _, _ = select.select([lifeline.fileno(), signals], [], [])
+        if signals in ready and signal.SIGTERM in os.read(signals, 512):
+            return None
+        if lifeline.fileno() in ready:
+            header, payload = receive(lifeline), receive(lifeline)
+            return None if header is None or payload is None else (json.loads(header), payload)
 
 
 class _Supervision:
@@ -57,6 +71,11 @@ class _Supervision:
         self._oom_kills = _oom_kills()
         self._agent = self._fork(payload)
 
+    @property
+    def must_stop(self) -> bool:
+        """Whether this was the last: the lifeline or the fork server is gone."""
+        return self._reason in ("cancelled", "terminated")
+
     def run(self) -> None:
         self._tell({"event": "launched"})
         self._watch()
@@ -64,6 +83,8 @@ class _Supervision:
         for descriptor in self._captures:
             self._read(descriptor)
         self._read_report()
+        for descriptor in (*self._captures, self._report_r):
+            os.close(descriptor)
         stdout, stderr = (capture.text() for capture in self._captures.values())
         self._tell(
             {
