@@ -1,0 +1,77 @@
+"""Runs as pandas frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_lab.records import Rollout, Step
+from lightning_lab.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROLLOUT_COLUMNS = (
+    "step", "mode", "group", "task", "harness", "state", "outcome", "reward", "advantage", "weight",
+    "calls", "tokens", "queued_s", "duration_s", "output", "verdict", "error", "created_at",
+)  # fmt: skip
+
+
+def rollouts_frame(store: Store, rollouts: Sequence[Rollout]) -> pd.DataFrame:
+    """One line per rollout, indexed by its id, in order of creation.
+
+    ``queued_s`` is the time from creation to start, ``duration_s`` from start to end; ``tokens`` counts sampled
+    tokens. Absent numbers are NaN (``step``: ``<NA>``).
+    """
+    import pandas as pd
+
+    totals = store.call_totals([rollout.id for rollout in rollouts])
+    lines = [_rollout_line(rollout, *totals.get(rollout.id, (0, 0))) for rollout in rollouts]
+    index = pd.Index([rollout.id for rollout in rollouts], name="rollout", dtype="object")
+    frame = pd.DataFrame(lines, index=index, columns=list(_ROLLOUT_COLUMNS))
+    frame["step"] = frame["step"].astype("Int64")
+    for name in ("reward", "advantage", "weight", "queued_s", "duration_s"):
+        frame[name] = frame[name].astype("float64")
+    frame["created_at"] = pd.to_datetime(frame["created_at"].astype("float64"), unit="s", utc=True)
+    return frame
+
+
+def steps_frame(steps: Sequence[Step]) -> pd.DataFrame:
+    """One line per optimiser step, indexed by its number: version, every stored metric, rollouts, seconds."""
+    import pandas as pd
+
+    lines = [
+        {
+            "version": step.version,
+            **step.metrics,
+            "rollouts": len(step.rollout_ids),
+            "skipped": step.skipped,
+            "seconds": step.finished_at - step.started_at,
+        }
+        for step in steps
+    ]
+    return pd.DataFrame(lines, index=pd.Index([step.index for step in steps], name="step"))
+
+
+def _rollout_line(rollout: Rollout, calls: int, tokens: int) -> dict[str, Any]:
+    started, finished = rollout.started_at, rollout.finished_at
+    return {
+        "step": rollout.step,
+        "mode": rollout.mode,
+        "group": rollout.group_id,
+        "task": rollout.task.prompt,
+        "harness": rollout.harness.name,
+        "state": str(rollout.state),
+        "outcome": str(rollout.outcome or ""),
+        "reward": rollout.reward,
+        "advantage": rollout.advantage,
+        "weight": rollout.weight,
+        "calls": calls,
+        "tokens": tokens,
+        "queued_s": None if started is None else started - rollout.created_at,
+        "duration_s": None if started is None or finished is None else finished - started,
+        "output": rollout.output,
+        "verdict": rollout.verdict,
+        "error": rollout.error,
+        "created_at": rollout.created_at,
+    }

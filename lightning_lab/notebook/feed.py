@@ -1,0 +1,110 @@
+"""One run, followed: the rollout table and the steps, kept up to date from the durable log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lightning_lab.notebook.frames import Snapshot
+from lightning_lab.notebook.rows import RolloutTable, rollout_row
+from lightning_lab.notebook.snapshot import held_out_point, phase_fields, reward_fields, run_fields, step_fields
+from lightning_lab.records import Event, Rollout, Step
+from lightning_lab.store import Store
+
+_PAGE = 10_000
+_BULK = 500
+
+
+class RunFeed:
+    """Reads the events since the last `refresh`, and then only the records they name. Safe from any thread."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self.run_id = run_id
+        self.table = RolloutTable()
+        self._store = store
+        self._steps: list[Step] = []
+        self._step_fields: list[Mapping[str, Any]] = []
+        self._held_out: list[Mapping[str, Any]] = []
+        self._phase: Event | None = None
+        self._version: int | None = None
+        self._seq = 0
+        self._lock = threading.RLock()
+
+    def refresh(self) -> None:
+        """Catch up with what is committed."""
+        with self._lock:
+            changed = _Changed()
+            for event in self._new_events():
+                if event.run_id == self.run_id:
+                    self._take(event, changed)
+            if changed.rollouts:
+                self._read_rollouts(changed)
+            if changed.steps:
+                self._steps = self._store.steps(self.run_id)
+                self._step_fields = [step_fields(step) for step in self._steps]
+
+    def snapshot(self, *, lab: str, lab_state: str, in_flight: int = 0, held: int = 0) -> Snapshot:
+        """The run as of the last `refresh`, with the counters of the store and the gateway's of this moment."""
+        with self._lock:
+            run = self._store.run(self.run_id)
+            return Snapshot(
+                lab=lab,
+                lab_state=lab_state,
+                run=run_fields(run),
+                phase=phase_fields(run, self._phase),
+                counters={**self._store.counts(self.run_id), "in_flight": in_flight, "held": held},
+                reward=reward_fields(self._steps, self._held_out),
+                steps=tuple(self._step_fields),
+            )
+
+    def _new_events(self) -> Iterator[Event]:
+        # Not asked for by run: the log is read in its own order, so that each event costs one look-up in its life.
+        page = self._store.events(after=self._seq, limit=_PAGE)
+        while page:
+            self._seq = page[-1].seq
+            yield from page
+            page = self._store.events(after=self._seq, limit=_PAGE) if len(page) == _PAGE else []
+
+    def _take(self, event: Event, changed: _Changed) -> None:
+        match event.kind:
+            case "rollout":
+                changed.rollouts[event.subject] = int(event.data["row"])
+                # Rollouts sample from the version that is published when they are created.
+                changed.versions.setdefault(event.subject, self._version)
+            case "call":
+                rollout_id = str(event.data["rollout_id"])
+                known = self.table.get(rollout_id)
+                if known is not None:
+                    changed.rollouts.setdefault(rollout_id, known.row)
+            case "step":
+                changed.steps = True
+            case "phase":
+                self._phase, self._version = event, event.data.get("version")
+            case "evaluation":
+                self._held_out.append(held_out_point(event))
+
+    def _read_rollouts(self, changed: _Changed) -> None:
+        totals = self._store.call_totals(list(changed.rollouts))
+        for rollout in self._rollouts(changed.rollouts):
+            calls, tokens = totals.get(rollout.id, (0, 0))
+            known = self.table.get(rollout.id)
+            version = known.version if known else changed.versions.get(rollout.id)
+            row = changed.rollouts[rollout.id]
+            self.table.put(rollout_row(row, rollout, calls=calls, tokens=tokens, version=version))
+
+    def _rollouts(self, wanted: Mapping[str, int]) -> Sequence[Rollout]:
+        """In the order of their rows. One scan is cheaper than many look-ups."""
+        if len(wanted) > _BULK:
+            return [rollout for rollout in self._store.rollouts(self.run_id) if rollout.id in wanted]
+        ids = sorted(wanted, key=lambda rollout_id: wanted[rollout_id])
+        return [self._store.rollout(rollout_id) for rollout_id in ids]
+
+
+class _Changed:
+    """What a batch of events touches."""
+
+    def __init__(self) -> None:
+        self.rollouts: dict[str, int] = {}
+        self.versions: dict[str, int | None] = {}
+        self.steps = False

@@ -1,0 +1,342 @@
+"""`Lab`: what the first cell opens, and everything that hangs on it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lightning_lab.notebook.data import rollouts_frame
+from lightning_lab.notebook.detail import rollout_detail
+from lightning_lab.notebook.errors import LabBusyError, LabClosedError
+from lightning_lab.notebook.feed import RunFeed
+from lightning_lab.notebook.frames import Snapshot
+from lightning_lab.notebook.front_end import FrontEnd
+from lightning_lab.notebook.kernel import current_kernel
+from lightning_lab.notebook.opening import OneOpenLab
+from lightning_lab.notebook.panel import handlers
+from lightning_lab.notebook.parts import Parts, start_parts
+from lightning_lab.notebook.policies import PolicySpec
+from lightning_lab.notebook.results import checked_grader, checked_harness, checked_task, raise_if_failed
+from lightning_lab.notebook.rollout import RolloutView
+from lightning_lab.notebook.run import Loop, RunHandle, StoredRun
+from lightning_lab.notebook.selection import Selection
+from lightning_lab.notebook.singles import SingleRollouts
+from lightning_lab.notebook.views import MimeBundle, View, rollout_bundle, run_bundle
+from lightning_lab.notebook.waiting import wait_for
+from lightning_lab.policy.base import Policy
+from lightning_lab.records import Run, Sampling
+from lightning_lab.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger(__name__)
+
+GET_THE_PANEL = (
+    "This summary is refreshed while the lab works. For the live panel, install the extension where JupyterLab runs "
+    "(pip install lightning-lab), then reload the page."
+)
+_ENDING = "Wait for it with `await run`, end it with run.stop() or run.cancel(), or close the lab with lab.close()."
+_THREAD_END_S = 30.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabStatus:
+    """What the lab is doing now."""
+
+    state: str
+    """``open`` or ``closed``."""
+    policy: str
+    version: int
+    run: str | None
+    phase: str
+    queuing: int
+    running: int
+    in_flight: int
+    """Model calls that generate now."""
+    held: int
+    """Model calls that wait for the learner, or for ``lab.resume()``."""
+    paused: bool
+
+
+class Lab(metaclass=OneOpenLab):
+    """One policy behind one gateway, ready for agents; all of it in background threads of this process.
+
+    ``policy``: what ``ll.Policy`` gives, or any object with the policy protocol. ``runs``: the folder of run folders.
+    ``sampling``: what the model samples with, whatever agents ask for. ``concurrency``: agents at a time (default:
+    four per core).
+
+    Equal arguments give the open lab again; others replace it when it is idle. Raises `LabBusyError` when it is not,
+    `MissingExtraError`, `policy.base.PolicyError`, `gateway.GatewayError` or `store.StoreError`; a start that fails
+    leaves nothing behind.
+    """
+
+    arguments: Mapping[str, Any]
+
+    def __init__(
+        self,
+        policy: PolicySpec | Policy,
+        *,
+        runs: str | Path = "runs",
+        sampling: Sampling | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        self.closed = False
+        self.selection = Selection()
+        self._lock = threading.RLock()
+        self._closing = threading.Lock()
+        self._parts_closed = False
+        self._active: RunHandle | None = None
+        self._threads: list[threading.Thread] = []
+        self._feed: RunFeed | None = None
+        self._reopened: Store | None = None
+        built = policy.build() if isinstance(policy, PolicySpec) else policy
+        self._parts = start_parts(
+            built,
+            runs,
+            sampling=sampling or Sampling(),
+            concurrency=concurrency,
+            settings={"sampling": sampling, "concurrency": concurrency},
+        )
+        self.id = self._parts.folder.run_id
+        self._singles = SingleRollouts(self._parts, {"policy": built.name})
+        self._front_end = FrontEnd(current_kernel(), self, self._parts.store, handlers(self))
+        atexit.register(self.close)
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, harness: Any, task: Any, grader: Any = None) -> RolloutView:
+        """Run one rollout and wait for it; no trainer is needed. ``task`` may also be a prompt as text.
+
+        Raises `HarnessError` with the agent's traceback, `GraderError`, or `RolloutError`. Interrupting the cell
+        stops the waiting, never the rollout.
+        """
+        self.open_parts()
+        grader = None if grader is None else checked_grader(grader)
+        future = self._singles.start(checked_harness(harness), checked_task(task), grader)
+        self.show_run(self._singles.run_id)
+        rollout = await wait_for(future)
+        raise_if_failed(rollout)
+        return RolloutView(self, rollout.id, snapshot=self.current_snapshot)
+
+    def start_training(self, run: Run, loop: Loop) -> RunHandle:
+        """Run a training loop in a thread of its own; what ``trainer.fit`` calls. Raises `LabBusyError`."""
+        parts = self.open_parts()
+        ended: Future[Run] = Future()
+        with self._lock:
+            self._refuse_a_second_run()
+            parts.store.put_run(run).result()
+            handle = RunHandle(self, run.id, control=loop, ended=ended, show=self._front_end.show)
+            self._active = handle
+        self.show_run(run.id)
+        self._start_thread(lambda: self._train(loop, ended), f"lightning-lab-run-{run.id}")
+        return handle
+
+    def in_background(self, work: Callable[[], T], name: str) -> Future[T]:
+        """Do blocking work in a thread that the lab waits for when it closes."""
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()
+
+        def body() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._start_thread(body, f"lightning-lab-{name}")
+        return done
+
+    def pause(self) -> None:
+        """Hold new model calls, until `resume`: to agents it looks like latency. Returns at once."""
+        self.in_background(self.open_parts().gateway.pause, "pause")
+
+    def resume(self) -> None:
+        """Let held calls go on."""
+        self.open_parts().gateway.resume()
+
+    def cancel_rollout(self, rollout_id: str) -> None:
+        """End one rollout as cancelled; one that is over is left alone."""
+        self.open_parts().controller.cancel(rollout_id)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def panel(self) -> None:
+        """Open the panel beside the notebook; without the extension, show a summary that is refreshed."""
+        self._front_end.show(self._panel_bundle)
+
+    def view(self, kind: str, id: str | None = None) -> View:
+        """A page in a cell: ``lab.view("run")`` or ``lab.view("rollout", "r-…")``; it stays in the saved notebook."""
+        if kind == "rollout":
+            if id is None:
+                raise ValueError('Which rollout? lab.view("rollout", "r-…"); lab.rollouts() lists them.')
+            return View(rollout_bundle(self.current_snapshot(), rollout_detail(self.store, id)))
+        if kind == "run":
+            return View(self._panel_bundle() if id is None else StoredRun(self, id).bundle())
+        raise ValueError(f"There is no view {kind!r}: use 'run' or 'rollout'.")
+
+    def rollouts(self) -> pd.DataFrame:
+        """All rollouts of the lab, one line each."""
+        return rollouts_frame(self.store, self.store.rollouts())
+
+    @property
+    def store(self) -> Store:
+        """Everything that was recorded. After `close` it is opened again, for reading."""
+        if not self._parts_closed:
+            return self._parts.store
+        with self._lock:
+            if self._reopened is None:
+                self._reopened = Store(self._parts.folder.store_path, read_only=True)
+            return self._reopened
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self._parts.folder.path
+
+    @property
+    def url(self) -> str:
+        """Where the gateway listens."""
+        return self._parts.gateway.url
+
+    @property
+    def active_run(self) -> RunHandle | None:
+        """The run that trains now."""
+        return self._active
+
+    @property
+    def status(self) -> LabStatus:
+        snapshot = self.current_snapshot()
+        return LabStatus(
+            state=snapshot.lab_state,
+            policy=self._parts.policy.name,
+            version=self._parts.policy.version,
+            run=snapshot.run["id"] if snapshot.run else None,
+            phase=str(snapshot.phase.get("name", "idle")),
+            paused=not self.closed and self._parts.gateway.admission.paused,
+            **{name: snapshot.counters.get(name, 0) for name in ("queuing", "running", "in_flight", "held")},
+        )
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"Lab(closed, {self.path})"
+        return (
+            f"Lab(open, {self._parts.policy.name}, {self.url}, {self.path}, unsandboxed: agents are ordinary processes "
+            "of this machine and can read your files)"
+        )
+
+    # -- for trainer, panel and bridge --------------------------------------------------------------------------------
+
+    def open_parts(self) -> Parts:
+        """Raises `LabClosedError`."""
+        if self.closed:
+            raise LabClosedError("This lab is closed. Run the cell with ll.Lab(…) again, then the ones that use it.")
+        return self._parts
+
+    @property
+    def singles(self) -> SingleRollouts:
+        return self._singles
+
+    def show_run(self, run_id: str) -> None:
+        """Make a run the one on show, unless another one is training."""
+        with self._lock:
+            training = self._active is not None and self._active.id != run_id
+            if not training and (self._feed is None or self._feed.run_id != run_id):
+                self._feed = RunFeed(self._parts.store, run_id)
+        self._front_end.wake()
+
+    def feed(self) -> RunFeed | None:
+        return self._feed
+
+    def snapshot(self, feed: RunFeed | None) -> Snapshot:
+        state = "closed" if self.closed else "open"
+        if feed is None:
+            return Snapshot(lab=self.id, lab_state=state)
+        admission = self._parts.gateway.admission
+        return feed.snapshot(lab=self.id, lab_state=state, in_flight=admission.in_flight, held=admission.held)
+
+    def current_snapshot(self) -> Snapshot:
+        """Of the run on show, up to date."""
+        feed = self._readable_feed()
+        return self.snapshot(feed)
+
+    def extension_said_hello(self) -> None:
+        self._front_end.said_hello()
+
+    def refuse_if_busy(self, intention: str) -> None:
+        """Raises `LabBusyError`, naming what is active."""
+        with self._lock:
+            active = self._active
+        if active is not None:
+            raise LabBusyError(f"Cannot {intention}: {active!r}. {_ENDING}")
+        if self._singles.open:
+            raise LabBusyError(
+                f"Cannot {intention}: {self._singles.open} rollouts or evaluations of run {self._singles.run_id} are "
+                "under way. Wait for them, or close the lab with lab.close()."
+            )
+
+    def close(self) -> None:
+        """End everything: runs, agents, gateway, threads. Idempotent; what was recorded stays readable."""
+        with self._closing:
+            if self.closed:
+                return
+            self.closed = True
+            atexit.unregister(self.close)
+            try:
+                if self._active is not None:
+                    self._active.cancel()
+                self._parts.controller.close()
+                self._parts.gateway.resume()
+                for thread in self._threads:
+                    thread.join(_THREAD_END_S)
+                self._front_end.close()
+            finally:
+                self._parts.close()
+                self._parts_closed = True
+
+    def _readable_feed(self) -> RunFeed | None:
+        feed = self._feed
+        if feed is not None and self._parts_closed:
+            feed = RunFeed(self.store, feed.run_id)
+        if feed is not None:
+            feed.refresh()
+        return feed
+
+    def _panel_bundle(self) -> MimeBundle:
+        feed = self._readable_feed()
+        note = "" if self.closed or self._front_end.extension_present else GET_THE_PANEL
+        return run_bundle(self.snapshot(feed), feed.table.rows if feed else (), open_panel=not self.closed, note=note)
+
+    def _refuse_a_second_run(self) -> None:
+        if self._active is not None:
+            raise LabBusyError(f"One run trains at a time: {self._active!r}. {_ENDING}")
+
+    def _train(self, loop: Loop, ended: Future[Run]) -> None:
+        outcome: Run | BaseException
+        try:
+            outcome = loop.run()
+        except BaseException as error:
+            log.exception("The training thread failed")
+            outcome = error
+        with self._lock:
+            self._active = None
+        # Before the waiting cell goes on: a notebook that runs headless keeps only what comes while a cell runs.
+        self._front_end.settle()
+        if isinstance(outcome, BaseException):
+            ended.set_exception(outcome)
+        else:
+            ended.set_result(outcome)
+
+    def _start_thread(self, body: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        with self._lock:
+            self._threads = [other for other in self._threads if other.is_alive()]
+            self._threads.append(thread)
+        thread.start()

@@ -1,0 +1,68 @@
+"""The machinery of one lab: store, policy, gateway, controller, started together and closed together."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_lab.controller import Controller
+from lightning_lab.gateway import Gateway
+from lightning_lab.policy.base import Policy
+from lightning_lab.records import Sampling
+from lightning_lab.store import RunFolder, Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the training loop needs of a lab. ``close`` is idempotent and leaves no thread, process or port."""
+
+    policy: Policy
+    store: Store
+    gateway: Gateway
+    controller: Controller
+    folder: RunFolder
+    _cleanup: ExitStack
+
+    def close(self) -> None:
+        self._cleanup.close()
+
+
+def start_parts(
+    policy: Policy,
+    runs: str | Path,
+    *,
+    sampling: Sampling,
+    concurrency: int | None,
+    settings: Mapping[str, Any],
+    port: int = 0,
+) -> Parts:
+    """Start everything, in the order in which it is needed. What fails closes what had started, then raises.
+
+    The policy comes first: it is what most often cannot start, and it leaves no run folder behind then.
+    """
+    stack = ExitStack()
+    try:
+        stack.callback(policy.close)
+        policy.start()
+        folder = RunFolder.create(
+            Path(runs).expanduser(), settings={**settings, "policy": policy.name}, hashes=policy.fingerprint()
+        )
+        with ExitStack() as unused_folder:
+            unused_folder.callback(shutil.rmtree, folder.path, ignore_errors=True)
+            store = Store(folder.store_path)
+            stack.callback(store.close)
+            gateway = Gateway(policy, store, sampling=sampling, port=port)
+            stack.callback(gateway.close)
+            gateway.start()
+            controller = Controller(store, gateway, folder.path / "work", concurrency=concurrency)
+            stack.callback(controller.close)
+            controller.start()
+            unused_folder.pop_all()
+    except BaseException:
+        stack.close()
+        raise
+    return Parts(policy=policy, store=store, gateway=gateway, controller=controller, folder=folder, _cleanup=stack)

@@ -1,0 +1,68 @@
+"""``ll.Policy``: descriptions of policies. Nothing heavy is imported before a lab starts one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lightning_lab.notebook.errors import MissingExtraError
+from lightning_lab.policy import base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """Which policy a lab starts. Compared by value, so that a re-run cell finds its open lab."""
+
+    kind: str
+    model: str
+    seed: int = 0
+    chat_template: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def build(self) -> base.Policy:
+        """Make the policy, not yet started. Raises `MissingExtraError` or `base.PolicyError`."""
+        require_extra("train", ("torch", "transformers", "safetensors"), f"Policy.{self.kind}")
+        from lightning_lab.policy.torch import TorchPolicy
+
+        return TorchPolicy(self.model, seed=self.seed, chat_template=self.chat_template, **dict(self.options))
+
+    def describe(self) -> Mapping[str, Any]:
+        """JSON-ready settings for the manifest."""
+        return {"kind": self.kind, "model": self.model, "seed": self.seed, "options": dict(self.options)}
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.model}"
+
+
+class Policy:
+    """The policies a lab can start: ``ll.Policy.torch("quickstart")``."""
+
+    @staticmethod
+    def torch(model: str | Path, *, seed: int = 0, chat_template: str | None = None, **options: Any) -> PolicySpec:
+        """A Hugging Face causal LM in this process: it generates and learns on the same weights.
+
+        ``model`` is ``"quickstart"``, ``"smollm2"`` or a model directory. ``chat_template`` replaces the
+        tokenizer's own. ``options`` go to `lightning_lab.policy.torch.TorchPolicy` (``device``, ``dtype``,
+        ``max_batch``). Nothing is loaded before the lab starts.
+        """
+        return PolicySpec(
+            kind="torch",
+            model=str(model),
+            seed=seed,
+            chat_template=chat_template,
+            options=tuple(sorted(options.items())),
+        )
+
+
+def require_extra(extra: str, packages: Sequence[str], what: str) -> None:
+    """Raise `MissingExtraError` with the command that helps if one of ``packages`` cannot be imported."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise MissingExtraError(
+            f"{what} needs {', '.join(missing)}, which {verb} not installed here. "
+            f'Run: pip install "lightning-lab[{extra}]"'
+        )

@@ -1,0 +1,73 @@
+"""One rollout in the notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from lightning_lab.notebook.detail import rollout_detail
+from lightning_lab.notebook.frames import Snapshot
+from lightning_lab.notebook.html import verdict_line
+from lightning_lab.notebook.plain import json_value
+from lightning_lab.notebook.views import MimeBundle, rollout_bundle
+from lightning_lab.records import Break, Call, Rollout, Sample
+from lightning_lab.store import Store
+
+
+class HasStore(Protocol):
+    @property
+    def store(self) -> Store: ...
+
+
+class RolloutView:
+    """What is stored of one rollout; shows its transcript in a cell."""
+
+    def __init__(self, source: HasStore, rollout_id: str, *, snapshot: Callable[[], Snapshot]) -> None:
+        self.id = rollout_id
+        self._source = source
+        self._snapshot = snapshot
+
+    @property
+    def record(self) -> Rollout:
+        """The rollout's record, as it is now."""
+        return self._source.store.rollout(self.id)
+
+    @property
+    def state(self) -> str:
+        return str(self.record.state)
+
+    @property
+    def reward(self) -> float | None:
+        return self.record.reward
+
+    @property
+    def output(self) -> str:
+        return self.record.output
+
+    def calls(self) -> Sequence[Call]:
+        """The model calls of the last attempt, in order of arrival."""
+        return self._source.store.calls(self.id, attempt=self.record.attempt)
+
+    def call(self, ordinal: int) -> Call:
+        """One call by its place among the rollout's calls, counted from 0. Raises `IndexError`."""
+        calls = self.calls()
+        for call in calls:
+            if call.ordinal == ordinal:
+                return call
+        raise IndexError(f"Rollout {self.id} has no call {ordinal}; it has {len(calls)}, counted from 0.")
+
+    def samples(self) -> Sequence[Sample]:
+        """The training rows made of it; empty before a step consumed it."""
+        return self._source.store.samples(self.id)
+
+    def breaks(self) -> Sequence[Break]:
+        """Where and why its calls could not be merged."""
+        return self._source.store.breaks(rollout_id=self.id)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> MimeBundle:
+        return rollout_bundle(self._snapshot(), rollout_detail(self._source.store, self.id))
+
+    def __repr__(self) -> str:
+        record = self.record
+        fields = {"reward": record.reward, "verdict": record.verdict}
+        return f"rollout {self.id}: {record.state}, {verdict_line(json_value(fields))}"

@@ -1,0 +1,125 @@
+"""The panel's rollout table: rows in the order of the run, and what has not been sent yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lightning_lab.notebook.plain import json_bytes, well_formed
+from lightning_lab.records import Outcome, Rollout, RolloutState
+
+MAX_TASK_CHARS = 120
+MODES = ("train", "eval", "single")
+STATES = tuple(state.value for state in RolloutState)
+OUTCOMES = ("", *(outcome.value for outcome in Outcome))
+
+_FIXED_BYTES = 5 * 4 + 6 * 8 + 3  # the i32, f64 and code columns of one row
+_PUNCTUATION_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRow:
+    """One line of the grid. Absent numbers are None; ``row`` is the position in the run, counted from 0."""
+
+    row: int
+    id: str
+    group: str
+    task: str
+    harness: str
+    mode: str
+    state: str
+    outcome: str
+    step: int | None
+    version: int | None
+    reward: float | None
+    advantage: float | None
+    weight: float | None
+    calls: int
+    tokens: int
+    created_at: float | None
+    started_at: float | None
+    finished_at: float | None
+
+    def wire_bytes(self) -> int:
+        """Size of this row in a frame."""
+        texts = sum(len(json_bytes(text)) for text in (self.id, self.group, self.task, self.harness))
+        return _FIXED_BYTES + _PUNCTUATION_BYTES + texts
+
+
+def rollout_row(row: int, rollout: Rollout, *, calls: int, tokens: int, version: int | None) -> RolloutRow:
+    return RolloutRow(
+        row=row,
+        id=well_formed(rollout.id),
+        group=well_formed(rollout.group_id),
+        task=well_formed(rollout.task.prompt[:MAX_TASK_CHARS]),
+        harness=well_formed(rollout.harness.name),
+        mode=rollout.mode,
+        state=str(rollout.state),
+        outcome=str(rollout.outcome or ""),
+        step=rollout.step,
+        version=version,
+        reward=rollout.reward,
+        advantage=rollout.advantage,
+        weight=rollout.weight,
+        calls=calls,
+        tokens=tokens,
+        created_at=rollout.created_at or None,
+        started_at=rollout.started_at,
+        finished_at=rollout.finished_at,
+    )
+
+
+class RolloutTable:
+    """All rows of one run. Changed rows go out first; a cyclic cursor repeats the rest, which heals any loss."""
+
+    def __init__(self) -> None:
+        self.rows: list[RolloutRow] = []
+        self._position: dict[str, int] = {}
+        self._changed: dict[int, None] = {}
+        self._cursor = 0
+
+    def get(self, rollout_id: str) -> RolloutRow | None:
+        position = self._position.get(rollout_id)
+        return None if position is None else self.rows[position]
+
+    def put(self, row: RolloutRow) -> None:
+        """Append, or replace the row at its position; equal rows are not sent again."""
+        if row.row == len(self.rows):
+            self.rows.append(row)
+            self._position[row.id] = row.row
+        elif self.rows[row.row] == row:
+            return
+        else:
+            self.rows[row.row] = row
+        self._changed[row.row] = None
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changed)
+
+    def take_changed(self, budget: int) -> list[RolloutRow]:
+        """Changed rows, oldest change first, that fit into ``budget`` bytes; they count as sent."""
+        taken = list(_within(budget, (self.rows[position] for position in self._changed)))
+        for row in taken:
+            del self._changed[row.row]
+        return taken
+
+    def take_slice(self, budget: int) -> list[RolloutRow]:
+        """The next rows of the cycle, at most one whole round."""
+        count = len(self.rows)
+        cycle = (self.rows[(self._cursor + i) % count] for i in range(count))
+        taken = list(_within(budget, cycle))
+        self._cursor = (self._cursor + len(taken)) % max(1, count)
+        return taken
+
+
+def _within(budget: int, rows: Iterator[RolloutRow]) -> Iterator[RolloutRow]:
+    for row in rows:
+        budget -= row.wire_bytes()
+        if budget < 0:
+            return
+        yield row
+
+
+def json_array(values: Sequence[str]) -> bytes:
+    return b"[" + b",".join(json_bytes(value) for value in values) + b"]"

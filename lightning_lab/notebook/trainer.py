@@ -1,0 +1,130 @@
+"""`Trainer`: a harness, tasks and a grader, ready to train in an open lab."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ulid import ULID
+
+from lightning_lab.harnesses import Harness
+from lightning_lab.notebook.lab import Lab
+from lightning_lab.notebook.parts import Parts
+from lightning_lab.notebook.results import checked_grader, checked_harness
+from lightning_lab.notebook.run import RunHandle
+from lightning_lab.notebook.waiting import wait_for
+from lightning_lab.records import Run, Task
+from lightning_lab.tasks import Grader
+from lightning_lab.training import EvalResult, TrainConfig, TrainingLoop, evaluate
+
+
+class Trainer:
+    """Trains the lab's policy on groups of rollouts.
+
+    ``n``: rollouts per group; ``groups``: groups per step; ``held_out`` with ``eval_every``: tasks to evaluate on
+    between steps. ``settings`` are those of `lightning_lab.training.TrainConfig` (``estimator``, ``loss``,
+    ``normalizer``, ``token_budget``, ``sampling`` …). Wrong ones raise `training.ConfigError` here, before any rollout.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        harness: Any,
+        tasks: Sequence[Task],
+        grader: Any,
+        *,
+        n: int = 8,
+        groups: int = 4,
+        learning_rate: float = 1e-5,
+        seed: int = 0,
+        held_out: Sequence[Task] | None = None,
+        eval_every: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self.lab = lab
+        self.harness = checked_harness(harness)
+        self.grader = checked_grader(grader)
+        self.tasks = tasks
+        self.held_out = held_out if held_out is not None else ()
+        self._settings = {
+            "n": n,
+            "groups": groups,
+            "learning_rate": learning_rate,
+            "seed": seed,
+            "eval_every": eval_every or 0,
+            **settings,
+        }
+        self._run: RunHandle | None = None
+        self.config(steps=1)
+
+    def config(self, steps: int) -> TrainConfig:
+        """The settings of a run of so many steps. Raises `training.ConfigError`."""
+        return TrainConfig(steps=steps, **self._settings)
+
+    def fit(self, steps: int) -> RunHandle:
+        """Start training in the background and return at once.
+
+        Raises `LabBusyError` when a run is training, `LabClosedError`, `training.ConfigError`.
+        """
+        parts = self.lab.open_parts()
+        config = self.config(steps)
+        run = Run(id=str(ULID()), kind="fit", state="running", settings=self._described(config), created_at=time.time())
+        loop = TrainingLoop(parts, run, self.harness, self.tasks, self.grader, config, held_out=self.held_out)
+        self._run = self.lab.start_training(run, loop)
+        self._write_manifest(parts, run)
+        return self._run
+
+    async def evaluate(self, tasks: Sequence[Task], n: int = 1, *, temperature: float = 1.0) -> EvalResult:
+        """Mean reward and its standard error over ``n`` rollouts of every task; nothing is trained.
+
+        The rollouts belong to the trainer's latest run, if it has one. Interrupting the cell stops the waiting only.
+        """
+        parts, singles = self.lab.open_parts(), self.lab.singles
+        run = self._run
+
+        def work() -> EvalResult:
+            try:
+                return self._evaluate(parts, run.id if run else singles.run_id, tasks, n, temperature)
+            finally:
+                singles.end()
+
+        singles.begin()
+        self.lab.show_run(run.id if run else singles.run_id)
+        return await wait_for(self.lab.in_background(work, "evaluation"))
+
+    def _evaluate(self, parts: Parts, run_id: str, tasks: Sequence[Task], n: int, temperature: float) -> EvalResult:
+        result = evaluate(parts, run_id, self.harness, tasks, self.grader, n=n, temperature=temperature)
+        data = {"step": len(parts.store.steps(run_id)), "value": result.mean, "n": result.n, "stderr": result.stderr}
+        parts.store.put_event("evaluation", run_id, data=data)
+        return result
+
+    def _described(self, config: TrainConfig) -> dict[str, Any]:
+        return {
+            **config.settings(),
+            "policy": self.lab.open_parts().policy.name,
+            "harness": self.harness.name,
+            "harness_version": self.harness.version,
+            "grader": self.grader.name,
+            "grader_version": self.grader.version,
+            "tasks": len(self.tasks),
+        }
+
+    def _programs(self) -> tuple[tuple[str, Harness | Grader], ...]:
+        return ("harness", self.harness), ("grader", self.grader)
+
+    def _write_manifest(self, parts: Parts, run: Run) -> None:
+        """Beside what the lab wrote when it opened: the code, data and settings of this run."""
+        folder = parts.folder
+        described = {}
+        for role, program in self._programs():
+            folder.keep_code(role, program)
+            described[role] = {"name": program.name, "version": program.version, "source": program.source}
+        hashes = {**folder.manifest().get("hashes", {}), "dataset": _dataset_hash(self.tasks)}
+        folder.write_manifest(**described, hashes=hashes, seeds={"train": run.settings["seed"]}, settings=run.settings)
+
+
+def _dataset_hash(tasks: Sequence[Task]) -> str:
+    """Task ids are derived from their content, so their order and identity are the data set's."""
+    return hashlib.sha256("\n".join(task.id for task in tasks).encode()).hexdigest()
