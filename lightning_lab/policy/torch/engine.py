@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from lightning_lab.policy.base import PolicyError
-from lightning_lab.policy.torch.forward import HuggingFaceForward
+from lightning_lab.policy.torch.forward import Reader
 from lightning_lab.policy.torch.generation import Generation, Outbox
+from lightning_lab.policy.torch.prefix import MIN_PREFIX, Match, PrefixCache, common_prefix
 from lightning_lab.policy.torch.sampler import draw, sampled_distribution
 from lightning_lab.records import Ids
 
@@ -32,14 +33,15 @@ class Engine:
 
     def __init__(
         self,
-        forward: HuggingFaceForward,
+        reader: Reader,
         *,
         max_batch: int,
         stop_ids: frozenset[int],
         decode: Callable[[Ids], str],
         version: int = 0,
     ) -> None:
-        self._forward = forward
+        self._reader = reader
+        self._prefixes = PrefixCache()
         self._max_batch = max_batch
         self._stop_ids = stop_ids
         self._decode = decode
@@ -131,34 +133,59 @@ class Engine:
 
     def _restart_rows(self) -> None:
         self._stale = False
+        self._prefixes.clear()
+        self._reader.kv.clear()
         self._waiting.extendleft(reversed(self._running))
         self._running = []
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._max_batch:
-            batch: list[Generation] = []
-            longest = 0
-            while self._waiting and len(self._running) + len(batch) < self._max_batch:
-                longest = max(longest, self._waiting[0].length)
-                if batch and longest * (len(batch) + 1) > PREFILL_TOKENS:
-                    break
-                batch.append(self._waiting.popleft())
-            self._prefill(batch)
+            self._prefill(*self._next_batch())
 
-    def _prefill(self, batch: list[Generation]) -> None:
+    def _next_batch(self) -> tuple[list[Generation], list[Match]]:
+        """The longest waiting replies whose unread tokens fit one pass."""
+        batch: list[Generation] = []
+        matches: list[Match] = []
+        longest = 0
+        while self._waiting and len(self._running) + len(batch) < self._max_batch:
+            ids = self._waiting[0].all_ids()
+            match = self._prefixes.find(ids)
+            longest = max(longest, len(ids) - match.length)
+            if batch and longest * (len(batch) + 1) > PREFILL_TOKENS:
+                break
+            batch.append(self._waiting.popleft())
+            matches.append(match)
+            if len(batch) == 1 and self._waiting and self._leads(ids, match):
+                break
+        return batch, matches
+
+    def _leads(self, ids: Ids, match: Match) -> bool:
+        """Whether the next reply would find more of its prompt known if this one were read first, alone."""
+        following = self._waiting[0].all_ids()
+        return common_prefix(ids, following) >= self._prefixes.find(following).length + 2 * MIN_PREFIX
+
+    def _prefill(self, batch: list[Generation], matches: list[Match]) -> None:
         first = len(self._running)
         self._running.extend(batch)
-        logits = self._forward.prefill([generation.all_ids() for generation in batch], first)
+        for row, match in enumerate(matches, start=first):
+            if match.length:
+                self._reader.kv.put(row, match.span, match.length)
+        rows = [generation.all_ids() for generation in batch]
+        logits = self._reader.read(rows, [match.length for match in matches], first)
         for row, generation in enumerate(batch, start=first):
             self._positions[row] = generation.length
+        if len(batch) == 1:
+            self._remember(first)
         self._sample(logits, first)
+
+    def _remember(self, row: int) -> None:
+        length = int(self._positions[row])
+        self._prefixes.add(self._running[row].all_ids()[:length], self._reader.kv.take(row, length))
 
     def _decode_step(self) -> None:
         rows = len(self._running)
         positions = self._positions[:rows]
-        logits = self._forward.decode(
-            torch.from_numpy(self._last[:rows]), torch.from_numpy(positions), int(positions.max()) + 1
-        )
+        logits = self._reader.step(torch.from_numpy(self._last[:rows]), torch.from_numpy(positions))
         positions += 1
         self._sample(logits, 0)
 
@@ -179,6 +206,7 @@ class Engine:
             reason = self._finish_reason(generation, token)
             if reason:
                 self._outbox.put(generation, generation.take_chunk(reason))
+                self._remember(row)
                 done.append(row)
         for row in reversed(done):
             self._remove(row)
@@ -203,7 +231,7 @@ class Engine:
         if row != last:
             self._running[row] = moved
             self._last[row], self._positions[row] = self._last[last], self._positions[last]
-            self._forward.kv.move(last, row, int(self._positions[row]))
+            self._reader.kv.move(last, row, int(self._positions[row]))
 
     def _flush(self) -> None:
         now = time.monotonic()

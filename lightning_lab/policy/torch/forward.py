@@ -1,8 +1,9 @@
-"""The two forward passes of sampling, on top of any Hugging Face causal LM with standard attention."""
+"""Reading tokens into the slots: batches of unequal rows to one forward pass, on any Hugging Face causal LM."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,45 +14,66 @@ from lightning_lab.policy.torch.model import cache_argument
 from lightning_lab.records import Ids
 
 
+class Forward(Protocol):
+    """One pass over tokens whose places in the slots are planned already."""
+
+    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, last: Tensor) -> Tensor:
+        """``ids``, ``positions`` [rows, tokens]; ``mask`` [rows, 1, tokens, visible], added to attention scores;
+        ``last`` [rows]: whose logits are wanted → logits [rows, vocabulary]."""
+        ...
+
+
 class HuggingFaceForward:
-    """Prefill and decode through the model's own modules."""
+    """Through the model's own modules: works for every causal LM with standard attention."""
 
     def __init__(self, model: PreTrainedModel, kv: KvSlots) -> None:
-        self.model, self.kv = model, kv
+        self._model, self._kv = model, kv
         self._cache = cache_argument(model)
-        self._device = model.device
 
-    def prefill(self, rows: Sequence[Ids], first_row: int) -> Tensor:
-        """Read whole prompts into slots from ``first_row`` on → logits after each last token, [rows, vocabulary]."""
-        longest = max(len(row) for row in rows)
-        self.kv.reserve(first_row + len(rows), longest)
-        self.kv.prefill(first_row)
-        ids = torch.zeros((len(rows), longest), dtype=torch.long)
-        for index, row in enumerate(rows):
-            ids[index, : len(row)] = torch.from_numpy(row)
-        # Right padding comes after every real token, so plain causal attention never sees it. Logits are asked for
-        # at the distinct last positions only; row i then picks its own.
-        last = sorted({len(row) - 1 for row in rows})
-        pick = torch.tensor([last.index(len(row) - 1) for row in rows])
-        logits = self._run(
-            ids, torch.arange(longest).unsqueeze(0), None, logits_to_keep=torch.tensor(last, device=self._device)
-        )
-        return logits[torch.arange(len(rows)), pick]
-
-    def decode(self, ids: Tensor, positions: Tensor, visible: int) -> Tensor:
-        """One more token for each of the first rows: ids [rows], positions [rows] → logits [rows, vocabulary]."""
-        self.kv.reserve(len(ids), visible)
-        self.kv.decode(positions, visible)
-        mask = torch.arange(visible, device=self._device) <= positions.unsqueeze(1)
-        return self._run(ids.unsqueeze(1), positions.unsqueeze(1), mask[:, None, None, :])[:, -1]
-
-    def _run(self, ids: Tensor, positions: Tensor, mask: Tensor | None, logits_to_keep: Tensor | int = 0) -> Tensor:
-        result: Tensor = self.model(
-            input_ids=ids.to(self._device),
-            position_ids=positions.to(self._device),
+    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, last: Tensor) -> Tensor:
+        # Logits are asked for at the distinct last positions only; each row then picks its own.
+        wanted, pick = torch.unique(last, return_inverse=True)
+        logits: Tensor = self._model(
+            input_ids=ids,
+            position_ids=positions,
             attention_mask=mask,
             use_cache=True,
-            logits_to_keep=logits_to_keep,
-            **{self._cache: self.kv},
+            logits_to_keep=wanted,
+            **{self._cache: self._kv},
         ).logits
-        return result
+        return logits[torch.arange(len(ids), device=ids.device), pick]
+
+
+class Reader:
+    """Pads rows, builds positions and masks, and runs the forward pass."""
+
+    def __init__(self, forward: Forward, kv: KvSlots, *, dtype: torch.dtype, device: torch.device) -> None:
+        self._forward, self.kv = forward, kv
+        self._dtype, self._device = dtype, device
+
+    def read(self, rows: Sequence[Ids], offsets: Sequence[int], first_row: int) -> Tensor:
+        """Read each row's tokens after its first ``offset`` ones, which its slot holds already.
+
+        → logits after each row's last token, [rows, vocabulary].
+        """
+        lengths = torch.tensor([len(row) - offset for row, offset in zip(rows, offsets, strict=True)])
+        longest = int(lengths.max())
+        ids = torch.zeros((len(rows), longest), dtype=torch.long)
+        for index, (row, offset) in enumerate(zip(rows, offsets, strict=True)):
+            ids[index, : len(row) - offset] = torch.from_numpy(row[offset:])
+        # Padding is written after the row's end, where the row's next tokens overwrite it.
+        positions = torch.tensor(offsets).unsqueeze(1) + torch.arange(longest)
+        positions.clamp_(max=self.kv.max_length - 1)
+        return self._run(ids, positions, lengths - 1, first_row)
+
+    def step(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """One more token for each of the first rows: ids [rows], positions [rows] → logits [rows, vocabulary]."""
+        return self._run(ids.unsqueeze(1), positions.unsqueeze(1), torch.zeros_like(ids), 0)
+
+    def _run(self, ids: Tensor, positions: Tensor, last: Tensor, first_row: int) -> Tensor:
+        visible = int(positions.max()) + 1
+        positions = positions.to(self._device)
+        self.kv.plan(first_row, positions, visible)
+        hidden = torch.arange(visible, device=self._device) > positions.unsqueeze(2)
+        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, -torch.inf)
+        return self._forward(ids.to(self._device), positions, mask.unsqueeze(1), last.to(self._device))

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+Span = list[tuple[Tensor, Tensor]]
+"""Keys and values of one row's first positions, [length, kv_heads, head_dim] each, per layer."""
+
 
 class KvSlots(Cache):  # type: ignore[misc]
-    """Cache of shape [rows, length, kv_heads, head_dim] per layer, written at one position per row.
+    """Keys and values, [rows, length, kv_heads, head_dim] per layer. Blocks grow as they are needed.
 
-    Before each forward pass, say what it is: `prefill` (new rows, right-padded, each starting at position 0) or
-    `decode` (one token for each of the first rows).
+    Call `plan` before each forward pass: it says where the pass writes and what it may read.
     """
 
     def __init__(self, layers: int, *, max_rows: int, max_length: int) -> None:
@@ -26,64 +28,81 @@ class KvSlots(Cache):  # type: ignore[misc]
         self.rows = self.length = 0
         self.keys: list[Tensor | None] = [None] * layers
         self.values: list[Tensor | None] = [None] * layers
-        self._first = 0
-        self._flat: Tensor | None = None
-        self._visible = 0
+        self._first = self._visible = 0
+        self._flat = torch.empty(0, dtype=torch.long)
 
-    def reserve(self, rows: int, length: int) -> None:
-        """Make room, keeping what is written. Grows by half at least, so that growth stays rare."""
-        if rows <= self.rows and length <= self.length:
-            return
-        new_rows = self.rows if rows <= self.rows else min(self.max_rows, max(rows, self.rows * 2, 4))
-        grown = min(self.max_length, max(length, self.length + self.length // 2, 128))
-        new_length = self.length if length <= self.length else grown
-        for blocks in (self.keys, self.values):
-            for index, block in enumerate(blocks):
-                if block is not None:
-                    wider = block.new_zeros((new_rows, new_length, *block.shape[2:]))
-                    wider[: self.rows, : self.length] = block
-                    blocks[index] = wider
-        self.rows, self.length = new_rows, new_length
-
-    def prefill(self, first_row: int) -> None:
-        """The next forward pass writes rows from ``first_row`` on, from position 0."""
-        self._first, self._flat = first_row, None
-
-    def decode(self, positions: Tensor, visible: int) -> None:
-        """The next forward pass writes row i at ``positions[i]`` ([rows]) and reads ``visible`` positions."""
-        self._flat = torch.arange(len(positions), device=positions.device) * self.length + positions
-        self._visible = visible
-
-    def move(self, source: int, target: int, length: int) -> None:
-        """Row ``source`` takes the slot ``target``."""
-        for blocks in (self.keys, self.values):
-            for block in blocks:
-                if block is not None:
-                    block[target, :length] = block[source, :length]
+    def plan(self, first_row: int, positions: Tensor, visible: int) -> None:
+        """The next pass writes ``positions`` [rows, tokens] of the rows from ``first_row`` on; it sees ``visible``."""
+        count = len(positions)
+        self._reserve(first_row + count, visible)
+        rows = torch.arange(first_row, first_row + count, device=positions.device).unsqueeze(1)
+        self._flat = (rows * self.length + positions).flatten()
+        self._first, self._visible = first_row, visible
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store [rows, kv_heads, tokens, head_dim] and return what this pass may attend to."""
-        keys = self._block(self.keys, key_states, layer_idx)
-        values = self._block(self.values, value_states, layer_idx)
-        if self._flat is None:
-            rows, _, tokens, _ = key_states.shape
-            keys[self._first : self._first + rows, :tokens] = key_states.transpose(1, 2)
-            values[self._first : self._first + rows, :tokens] = value_states.transpose(1, 2)
-            return key_states, value_states
-        rows = len(self._flat)
-        keys.flatten(0, 1).index_copy_(0, self._flat, key_states.squeeze(2))
-        values.flatten(0, 1).index_copy_(0, self._flat, value_states.squeeze(2))
-        return keys[:rows, : self._visible].transpose(1, 2), values[:rows, : self._visible].transpose(1, 2)
+        """Store [rows, kv_heads, tokens, head_dim] as planned → what the rows may attend to, of the same layout."""
+        keys, values = self.write(layer_idx, key_states.transpose(1, 2), value_states.transpose(1, 2))
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The same with [rows, tokens, kv_heads, head_dim]."""
+        key_block, value_block = self._block(self.keys, keys, layer), self._block(self.values, values, layer)
+        key_block.flatten(0, 1).index_copy_(0, self._flat, keys.flatten(0, 1))
+        value_block.flatten(0, 1).index_copy_(0, self._flat, values.flatten(0, 1))
+        rows = slice(self._first, self._first + len(keys))
+        return key_block[rows, : self._visible], value_block[rows, : self._visible]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Row ``source`` takes the slot ``target``."""
+        for block in (*self.keys, *self.values):
+            if block is not None:
+                block[target, :length] = block[source, :length]
+
+    def take(self, row: int, length: int) -> Span:
+        """A copy of a row's first positions."""
+        pairs = zip(self.keys, self.values, strict=True)
+        return [(k[row, :length].clone(), v[row, :length].clone()) for k, v in pairs if k is not None and v is not None]
+
+    def put(self, row: int, span: Span, length: int) -> None:
+        """Fill a row's first positions from a copy."""
+        self._reserve(row + 1, length)
+        for layer, (keys, values) in enumerate(span):
+            for block, source in ((self.keys[layer], keys), (self.values[layer], values)):
+                if block is not None:
+                    block[row, :length] = source[:length]
+
+    def clear(self) -> None:
+        """Zero everything: values that are not finite would spread even from hidden positions."""
+        for block in (*self.keys, *self.values):
+            if block is not None:
+                block.zero_()
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions and masks are always given to the model, so it never needs this."""
+        return 0
+
+    def _reserve(self, rows: int, length: int) -> None:
+        """Grows by half at least, so that growth stays rare."""
+        if rows <= self.rows and length <= self.length:
+            return
+        if rows > self.rows:
+            rows = min(self.max_rows, max(rows, self.rows * 2, 4))
+        if length > self.length:
+            length = min(self.max_length, max(length, self.length + self.length // 2, 128))
+        rows, length = max(rows, self.rows), max(length, self.length)
+        for blocks in (self.keys, self.values):
+            for layer, block in enumerate(blocks):
+                if block is not None:
+                    wider = block.new_zeros((rows, length, *block.shape[2:]))
+                    wider[: self.rows, : self.length] = block
+                    blocks[layer] = wider
+        self.rows, self.length = rows, length
 
     def _block(self, blocks: list[Tensor | None], like: Tensor, layer: int) -> Tensor:
         block = blocks[layer]
         if block is None:
-            block = like.new_zeros((self.rows, self.length, like.shape[1], like.shape[3]))
+            block = like.new_zeros((self.rows, self.length, *like.shape[2:]))
             blocks[layer] = block
         return block
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions are always given to the model, so it never needs this."""
-        return 0

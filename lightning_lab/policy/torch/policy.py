@@ -21,9 +21,10 @@ from lightning_lab.policy.base import (
 )
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.torch.engine import Engine
-from lightning_lab.policy.torch.forward import HuggingFaceForward
+from lightning_lab.policy.torch.forward import HuggingFaceForward, Reader
 from lightning_lab.policy.torch.generation import Generation
 from lightning_lab.policy.torch.kv import KvSlots
+from lightning_lab.policy.torch.llama import llama_forward
 from lightning_lab.policy.torch.model import context_length, load_model, weights_hash
 from lightning_lab.records import Ids, Message, Sampling
 from lightning_lab.tokens import ChatCodec, TemplateError, TokenizerError
@@ -173,8 +174,9 @@ class TorchPolicy:
         self._context = context_length(self._model, self._asked_context)
         layers = int(self._model.config.get_text_config().num_hidden_layers)
         kv = KvSlots(layers, max_rows=self._max_batch, max_length=self._context)
+        forward = llama_forward(self._model, kv) or HuggingFaceForward(self._model, kv)
         self._engine = Engine(
-            HuggingFaceForward(self._model, kv),
+            Reader(forward, kv, dtype=self._model.dtype, device=self._model.device),
             max_batch=self._max_batch,
             stop_ids=self._codec.stop_ids,
             decode=self._codec.decode,

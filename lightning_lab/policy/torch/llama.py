@@ -1,0 +1,162 @@
+"""The forward pass of Llama-like models as plain functions on the model's own parameters.
+
+For models of a few million parameters most of a step is the overhead of modules, so this pass calls about 25
+operations per layer and nothing else. It reads the very tensors that the learner trains. `llama_forward` gives it
+for architectures it knows and only if it agrees with the model's own forward pass.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as nn
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lightning_lab.policy.torch.forward import HuggingFaceForward, Reader
+from lightning_lab.policy.torch.kv import KvSlots
+
+_log = logging.getLogger(__name__)
+
+_LAYERS = {"LlamaDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer", "MistralDecoderLayer"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    attention_norm: Tensor
+    query: tuple[Tensor, Tensor | None]
+    key: tuple[Tensor, Tensor | None]
+    value: tuple[Tensor, Tensor | None]
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    output: tuple[Tensor, Tensor | None]
+    mlp_norm: Tensor
+    gate: tuple[Tensor, Tensor | None]
+    up: tuple[Tensor, Tensor | None]
+    down: tuple[Tensor, Tensor | None]
+
+
+class LlamaForward:
+    """RMSNorm, rotary attention with grouped queries, SwiGLU."""
+
+    def __init__(self, model: PreTrainedModel, kv: KvSlots) -> None:
+        inner: Any = model.base_model
+        config = model.config
+        self._kv = kv
+        self._embedding: Tensor = inner.embed_tokens.weight
+        self._layers = [_layer(layer) for layer in inner.layers]
+        self._norm: Tensor = inner.norm.weight
+        self._head: Tensor = model.get_output_embeddings().weight
+        self._epsilon = float(config.rms_norm_eps)
+        self._heads, self._kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self._head_dim = int(inner.layers[0].self_attn.head_dim)
+        self._scale = float(inner.layers[0].self_attn.scaling)
+        positions = torch.arange(kv.max_length, device=model.device).unsqueeze(0)
+        with torch.no_grad():
+            cos, sin = inner.rotary_emb(self._embedding[:1].unsqueeze(0), positions)
+        # rotate_half(x) · sin = swapped halves · (−sin, sin)
+        half = self._head_dim // 2
+        self._cos: Tensor = cos[0].contiguous()
+        self._sin: Tensor = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
+
+    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, last: Tensor) -> Tensor:
+        rows, tokens = ids.shape
+        groups = self._heads // self._kv_heads
+        # Queries that share keys are stacked along the token axis, so that no key is repeated.
+        mask = mask if tokens == 1 else mask.repeat(1, 1, groups, 1)
+        cos, sin = self._cos[positions].unsqueeze(2), self._sin[positions].unsqueeze(2)
+        hidden = nn.embedding(ids, self._embedding)
+        for index, layer in enumerate(self._layers):
+            normed = self._rms(hidden, layer.attention_norm)
+            query, key = self._rotated(layer, normed, cos, sin)
+            value = nn.linear(normed, *layer.value).view(rows, tokens, self._kv_heads, self._head_dim)
+            keys, values = self._kv.write(index, key, value)
+            query = query.view(rows, tokens, self._kv_heads, groups, self._head_dim).permute(0, 2, 3, 1, 4)
+            attended = nn.scaled_dot_product_attention(
+                query.reshape(rows, self._kv_heads, groups * tokens, self._head_dim),
+                keys.transpose(1, 2),
+                values.transpose(1, 2),
+                attn_mask=mask,
+                scale=self._scale,
+            )
+            attended = attended.view(rows, self._heads, tokens, self._head_dim).transpose(1, 2)
+            hidden = hidden + nn.linear(attended.reshape(rows, tokens, -1), *layer.output)
+            normed = self._rms(hidden, layer.mlp_norm)
+            gated = nn.silu(nn.linear(normed, *layer.gate)) * nn.linear(normed, *layer.up)
+            hidden = hidden + nn.linear(gated, *layer.down)
+        chosen = hidden[:, 0] if tokens == 1 else hidden[torch.arange(rows, device=ids.device), last]
+        return nn.linear(self._rms(chosen, self._norm), self._head)
+
+    def _rotated(self, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys, [rows, tokens, heads, head_dim], with rotary positions."""
+        rows, tokens, _ = hidden.shape
+        query = nn.linear(hidden, *layer.query).view(rows, tokens, self._heads, self._head_dim)
+        key = nn.linear(hidden, *layer.key).view(rows, tokens, self._kv_heads, self._head_dim)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query, key = self._rms(query, layer.query_norm), self._rms(key, layer.key_norm)
+        both = torch.cat((query, key), dim=2)
+        both = both * cos + both.roll(self._head_dim // 2, dims=-1) * sin
+        return both[:, :, : self._heads], both[:, :, self._heads :]
+
+    def _rms(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return nn.rms_norm(hidden, (hidden.shape[-1],), weight, self._epsilon)
+
+
+def llama_forward(model: PreTrainedModel, kv: KvSlots) -> LlamaForward | None:
+    """The fast pass, or None where this model needs its own."""
+    if not _known(model):
+        return None
+    difference = _disagreement(model)
+    if not difference < 1e-3:
+        _log.warning("the fast forward pass differs from the model's own by %.2g; using the model's own", difference)
+        return None
+    return LlamaForward(model, kv)
+
+
+def _known(model: PreTrainedModel) -> bool:
+    layers = getattr(model.base_model, "layers", None)
+    config = model.config
+    return (
+        layers is not None
+        and all(type(layer).__name__ in _LAYERS for layer in layers)
+        and getattr(config, "hidden_act", "") in ("silu", "swish")
+        and getattr(model.base_model.rotary_emb, "rope_type", "") in ("default", "linear", "llama3", "yarn")
+        and model.dtype == torch.float32
+    )
+
+
+@torch.no_grad()
+def _disagreement(model: PreTrainedModel) -> float:
+    """Largest difference of the logits on two short rows, relative to their size."""
+    rows = [torch.arange(length, dtype=torch.int32).numpy() % model.config.vocab_size for length in (7, 3)]
+    results = []
+    for kind in (HuggingFaceForward, LlamaForward):
+        kv = KvSlots(int(model.config.num_hidden_layers), max_rows=2, max_length=8)
+        reader = Reader(kind(model, kv), kv, dtype=model.dtype, device=model.device)
+        results.append(reader.read(rows, [0, 0], 0))
+    own, fast = results
+    return float((own - fast).abs().max() / own.abs().max().clamp_min(1.0))
+
+
+def _layer(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return _Layer(
+        attention_norm=layer.input_layernorm.weight,
+        query=_linear(attention.q_proj),
+        key=_linear(attention.k_proj),
+        value=_linear(attention.v_proj),
+        query_norm=getattr(getattr(attention, "q_norm", None), "weight", None),
+        key_norm=getattr(getattr(attention, "k_norm", None), "weight", None),
+        output=_linear(attention.o_proj),
+        mlp_norm=layer.post_attention_layernorm.weight,
+        gate=_linear(mlp.gate_proj),
+        up=_linear(mlp.up_proj),
+        down=_linear(mlp.down_proj),
+    )
+
+
+def _linear(module: Any) -> tuple[Tensor, Tensor | None]:
+    return module.weight, module.bias
