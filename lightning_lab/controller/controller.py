@@ -115,10 +115,10 @@ class Controller:
         with self._lock:
             already, self._closed = self._closed, True
             loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
-            return
-        if not already:
-            loop.call_soon_threadsafe(self._stop.set)
+            if loop is None or thread is None:
+                return
+            if not already:
+                loop.call_soon_threadsafe(self._stop.set)
         if thread is not threading.current_thread():
             thread.join(_CLOSE_LIMIT_S)
         if thread.is_alive():
@@ -132,7 +132,7 @@ class Controller:
         Without a grader, a completed rollout has no reward.
 
         Raises `ShippingError` if the harness or the grader cannot be sent to another process, `HarnessError` if the
-        command does not fit the task, `ControllerError` if the controller is not running.
+        command does not fit the task, `ControllerError` if the controller is not running or has this rollout already.
         """
         queued = replace(
             rollout, state=RolloutState.QUEUING, harness=harness.info, created_at=rollout.created_at or time.time()
@@ -146,9 +146,13 @@ class Controller:
             grader_payload=ship(grader.function, queued.task, what=f"Grader {grader.name}") if grader else b"",
         )
         ticket.future.set_running_or_notify_cancel()  # a waiting cell that is interrupted cannot cancel the rollout
-        loop = self._running_loop()
-        self._store.put_rollout(queued)
-        loop.call_soon_threadsafe(self._enqueue, ticket)
+        with self._lock:  # so that `close` comes before all of this, or after all of it
+            loop = self._running_loop()
+            if queued.id in self._tickets:
+                raise ControllerError(f"Rollout {queued.id} is queued or running already.")
+            self._store.put_rollout(queued)
+            self._tickets[queued.id] = ticket
+            loop.call_soon_threadsafe(self._enqueue, ticket)
         return ticket.future
 
     def cancel(self, rollout_id: str) -> None:
@@ -191,10 +195,7 @@ class Controller:
             await asyncio.to_thread(self._lifecycle.remove_all)
 
     def _enqueue(self, ticket: Ticket) -> None:
-        self._tickets[ticket.rollout.id] = ticket
         self._queue.append(ticket)
-        if self._stop.is_set():
-            self._cancel(ticket.rollout.id)
         self._pump()
 
     def _pump(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -17,12 +19,28 @@ class ShippingError(TypeError):
 def ship(function: Callable[..., Any], *arguments: Any, what: str) -> bytes:
     """``(function, *arguments)`` as bytes; ``what`` names it in the error. Raises `ShippingError`."""
     try:
-        return bytes(cloudpickle.dumps((function, *arguments)))
+        return _pickled((function, *arguments))
     except Exception as error:
         raise ShippingError(
             f"{what} cannot be sent to its own process: {_culprit(function, arguments)} cannot be pickled ({error}). "
             "Create it inside the function instead of outside."
         ) from error
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, no-any-unimported]
+    """cloudpickle without its anonymous code: a traceback from the other process names the cell and shows the line."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, CodeType):
+            return super().reducer_override(value)
+        make, parts = self.dispatch_table[CodeType](value)
+        return make, tuple(value.co_filename if part == "<dynamic-code>" else part for part in parts)
+
+
+def _pickled(value: Any) -> bytes:
+    with io.BytesIO() as file:
+        _Pickler(file).dump(value)
+        return file.getvalue()
 
 
 def _culprit(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
@@ -38,7 +56,7 @@ def _culprit(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
 
 def _can_ship(value: Any) -> bool:
     try:
-        cloudpickle.dumps(value)
+        _pickled(value)
     except Exception:
         return False
     return True
