@@ -1,0 +1,10 @@
+/** Lightning Lab for JupyterLab: every rollout, call, split and weight, live beside the notebook. */
+
+import { commandsPlugin } from './plugins/commands';
+import { linkPlugin } from './plugins/link';
+import { mimePlugin } from './plugins/mime';
+import { panelPlugin } from './plugins/panel';
+
+export * from './tokens';
+
+export default [linkPlugin, panelPlugin, commandsPlugin, mimePlugin];

@@ -1,0 +1,68 @@
+/** The panel's root: the empty state, the Run page, or a Rollout page over it. */
+
+import { useCallback, useEffect, useRef } from 'react';
+
+import { EmptyState } from './emptyState';
+import { useSource } from './hooks';
+import { RolloutPage } from './rolloutPage';
+import { RunPage } from './runPage';
+import { useView } from './view';
+
+export function App(): JSX.Element {
+  const { source, visible } = useView();
+  useSource(source, visible);
+  const { model, selection } = source;
+  const { rollout } = selection.current;
+  const root = useRef<HTMLDivElement>(null);
+
+  const open = useCallback(
+    (id: string) => {
+      const { rows } = source.model;
+      const row = rows.rowOf(id);
+      const step = row < 0 ? NaN : rows.numbers.step[row];
+      source.selection.set({
+        run: source.model.run?.id,
+        step: Number.isNaN(step) ? undefined : step,
+        group: row < 0 ? undefined : rows.text('group', row),
+        rollout: id
+      });
+    },
+    [source]
+  );
+  const back = useCallback(() => {
+    const { run, step } = source.selection.current;
+    source.selection.set({ run, step });
+    root.current?.querySelector<HTMLElement>('.ll-grid')?.focus({ preventScroll: true });
+  }, [source]);
+
+  useEffect(() => {
+    // A rollout of another run is not there any more.
+    const forget = (_: unknown, change: { reset: boolean }): void => {
+      if (change.reset) {
+        source.selection.set({});
+      }
+    };
+    source.model.changed.connect(forget);
+    return () => void source.model.changed.disconnect(forget);
+  }, [source]);
+
+  return (
+    <div
+      ref={root}
+      className="ll-root"
+      data-testid="ll-panel"
+      data-rows={model.rows.count}
+      data-status={source.status}
+      data-lab={model.lab}
+    >
+      {model.lab === '' ? (
+        <EmptyState />
+      ) : (
+        <>
+          <RunPage active={visible && rollout === undefined} onOpen={open} />
+          {rollout !== undefined && <RolloutPage id={rollout} onOpen={open} onBack={back} />}
+        </>
+      )}
+    </div>
+  );
+}

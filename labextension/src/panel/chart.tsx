@@ -1,0 +1,171 @@
+/** Live line charts: uPlot on canvas, coloured by the theme, with a legend that reads the values aloud in text. */
+
+import { useEffect, useRef, useState } from 'react';
+import uPlot from 'uplot';
+
+import { fixed } from '../format';
+import { useWidth } from './hooks';
+import { useView } from './view';
+
+export interface ISeries {
+  readonly label: string;
+  /** A CSS variable of the theme. */
+  readonly color: string;
+  readonly values: readonly (number | null)[];
+  /** `line` joins points over gaps; `points` draws isolated marks; `faint` is a line that stands back. */
+  readonly look: 'line' | 'points' | 'faint';
+}
+
+export interface IChartProps {
+  readonly title: string;
+  readonly testId?: string;
+  /** Step of every point, ascending; all series are aligned with it. */
+  readonly x: readonly number[];
+  readonly series: readonly ISeries[];
+  /** Lower and upper bound that the axis always contains. */
+  readonly range?: readonly [number, number];
+  readonly empty: string;
+  readonly height?: number;
+}
+
+const FONT = '11px var(--jp-ui-font-family)';
+
+/** Resolve `var(--name)` and mixtures for canvas, which knows no CSS variables. */
+function themeColor(node: Element, color: string, fallback = '#888'): string {
+  const name = /var\((--[\w-]+)\)/.exec(color)?.[1];
+  return name ? getComputedStyle(node).getPropertyValue(name).trim() || fallback : color;
+}
+
+function axisFont(node: Element): string {
+  return FONT.replace('var(--jp-ui-font-family)', themeColor(node, 'var(--jp-ui-font-family)', 'sans-serif'));
+}
+
+function seriesOptions(series: ISeries, node: Element): uPlot.Series {
+  const stroke = themeColor(node, series.color);
+  switch (series.look) {
+    case 'points':
+      return {
+        label: series.label,
+        stroke,
+        width: 1.5,
+        dash: [4, 3],
+        spanGaps: true,
+        points: { show: true, size: 7, fill: stroke, stroke: themeColor(node, 'var(--jp-layout-color1)', '#fff'), width: 1.5 }
+      };
+    case 'faint':
+      return { label: series.label, stroke: stroke, width: 1, alpha: 0.35, spanGaps: true, points: { show: false } };
+    default:
+      return {
+        label: series.label,
+        stroke,
+        width: 2,
+        spanGaps: true,
+        points: { show: (_u, _s, i0, i1) => i1 - i0 < 2, size: 5, fill: stroke }
+      };
+  }
+}
+
+function options(props: IChartProps, node: HTMLElement, width: number, height: number): uPlot.Options {
+  const text = themeColor(node, 'var(--jp-ui-font-color2)');
+  const line = themeColor(node, 'var(--jp-border-color2)');
+  const font = axisFont(node);
+  const axis = { stroke: text, font, ticks: { show: false }, grid: { stroke: line, width: 1 } };
+  const [low, high] = props.range ?? [Infinity, -Infinity];
+  return {
+    width,
+    height,
+    padding: [8, 10, 0, 0],
+    legend: { show: false },
+    cursor: { points: { size: 6 }, drag: { x: false, y: false } },
+    scales: {
+      x: { time: false, range: (_u, min, max) => (min === max ? [min - 1, max + 1] : [min, max]) },
+      y: {
+        range: (_u, min, max) => {
+          const [from, to] = [Math.min(low, min ?? 0), Math.max(high, max ?? 1)];
+          const pad = (to - from || 1) * 0.06;
+          return [from - pad, to + pad];
+        }
+      }
+    },
+    axes: [
+      { ...axis, grid: { show: false }, size: 24, gap: 4, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
+      { ...axis, size: 40, gap: 4, splits: undefined, space: 28 }
+    ],
+    series: [{ label: 'step' }, ...props.series.map(series => seriesOptions(series, node))]
+  };
+}
+
+function latest(values: readonly (number | null)[]): number | null {
+  for (let i = values.length - 1; i >= 0; i--) {
+    if (values[i] !== null) {
+      return values[i];
+    }
+  }
+  return null;
+}
+
+export function Chart(props: IChartProps): JSX.Element {
+  const { title, x, series, testId, empty, height = 150 } = props;
+  const { theme, trans } = useView();
+  const [ref, width] = useWidth<HTMLDivElement>();
+  const plot = useRef<uPlot | null>(null);
+  const [cursor, setCursor] = useState<number | null>(null);
+  const drawn = width > 0 && x.length > 0;
+  const shape = series.map(s => `${s.label}/${s.look}/${s.color}`).join();
+
+  useEffect(() => {
+    const node = ref.current;
+    if (!node || !drawn) {
+      return;
+    }
+    const chart = new uPlot(
+      {
+        ...options(props, node, width, height),
+        hooks: { setCursor: [u => setCursor(u.cursor.idx ?? null)] }
+      },
+      [[...x], ...series.map(s => [...s.values])] as uPlot.AlignedData,
+      node
+    );
+    plot.current = chart;
+    return () => {
+      plot.current = null;
+      chart.destroy();
+    };
+    // Data and width are followed below, without building the chart anew.
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+  }, [drawn, shape, theme, height]);
+
+  useEffect(() => {
+    plot.current?.setData([[...x], ...series.map(s => [...s.values])] as uPlot.AlignedData);
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- `series` is rebuilt with `x`
+  }, [x]);
+
+  useEffect(() => {
+    if (width > 0) {
+      plot.current?.setSize({ width, height });
+    }
+  }, [width, height]);
+
+  const at = cursor !== null && cursor < x.length ? cursor : null;
+  return (
+    <figure className="ll-chart" data-testid={testId} data-points={x.length}>
+      <figcaption>
+        <span className="ll-chart-title">{title}</span>
+        <span className="ll-legend">
+          {series.map(s =>
+            s.look === 'faint' ? null : (
+              <span key={s.label} className="ll-legend-item">
+                <i className={`ll-swatch ll-mod-${s.look}`} style={{ color: s.color }} aria-hidden="true" />
+                {s.label} <b>{fixed(at === null ? latest(s.values) : s.values[at])}</b>
+              </span>
+            )
+          )}
+          <span className="ll-legend-step">{at === null ? '' : trans.__('step %1', x[at])}</span>
+        </span>
+      </figcaption>
+      <div className="ll-chart-plot" ref={ref} style={{ height }} aria-hidden="true">
+        {x.length === 0 && <p className="ll-chart-empty">{empty}</p>}
+      </div>
+    </figure>
+  );
+}

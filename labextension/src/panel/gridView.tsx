@@ -1,0 +1,109 @@
+/** The rollout grid with its filters. */
+
+import { useEffect, useRef, useState } from 'react';
+
+import { integer } from '../format';
+import { ROLLOUT_STATES } from '../wire';
+import { RolloutGrid } from './grid';
+import { useView } from './view';
+
+export interface IGridViewProps {
+  readonly active: boolean;
+  readonly onOpen: (id: string) => void;
+}
+
+export function GridView({ active, onOpen }: IGridViewProps): JSX.Element {
+  const { source, trans } = useView();
+  const host = useRef<HTMLDivElement>(null);
+  const grid = useRef<RolloutGrid | null>(null);
+  const [text, setText] = useState('');
+  const [states, setStates] = useState<ReadonlySet<string>>(new Set());
+  const [allColumns, setAllColumns] = useState(false);
+  const [layout, setLayout] = useState({ shown: 0, hidden: 0 });
+  const { model, selection } = source;
+
+  useEffect(() => {
+    const made = new RolloutGrid({
+      label: trans.__('Rollouts'),
+      translate: word => trans.__(word),
+      onOpen,
+      onLayout: (shown, hidden) =>
+        setLayout(old => (old.shown === shown && old.hidden === hidden ? old : { shown, hidden }))
+    });
+    grid.current = made;
+    host.current?.append(made.node);
+    return () => {
+      grid.current = null;
+      made.dispose();
+    };
+  }, [trans, onOpen]);
+
+  useEffect(() => grid.current?.setFilter({ text, states }), [text, states, onOpen]);
+  useEffect(() => grid.current?.setAllColumns(allColumns), [allColumns, onOpen]);
+  useEffect(() => {
+    // After every render: the model changes in place, and an unchanged grid is cheap to update.
+    if (active) {
+      grid.current?.update(model.rows, model.kernelNow, selection.current.rollout);
+    }
+  });
+
+  const toggle = (state: string): void => {
+    const next = new Set(states);
+    if (!next.delete(state)) {
+      next.add(state);
+    }
+    setStates(next);
+  };
+
+  const filtered = layout.shown !== model.rows.count;
+  return (
+    <section className="ll-rollouts" aria-label={trans.__('Rollouts')}>
+      <div className="ll-toolbar">
+        <input
+          type="search"
+          className="ll-search"
+          placeholder={trans.__('Filter by task, id, group, outcome')}
+          aria-label={trans.__('Filter rollouts by text')}
+          value={text}
+          onChange={event => setText(event.target.value)}
+        />
+        <div className="ll-chips" role="group" aria-label={trans.__('Filter rollouts by state')}>
+          {ROLLOUT_STATES.map(state => (
+            <button
+              key={state}
+              type="button"
+              className={`ll-chip ll-tone-${state}`}
+              aria-pressed={states.has(state)}
+              onClick={() => toggle(state)}
+            >
+              <i className="ll-dot" aria-hidden="true" />
+              {trans.__(state)}
+            </button>
+          ))}
+        </div>
+        <span className="ll-shown" aria-live="polite">
+          {filtered
+            ? trans.__('%1 of %2', integer(layout.shown), integer(model.rows.count))
+            : trans.__('%1 rollouts', integer(model.rows.count))}
+        </span>
+        {layout.hidden > 0 && (
+          <button
+            type="button"
+            className="ll-link ll-columns"
+            aria-pressed={allColumns}
+            onClick={() => setAllColumns(!allColumns)}
+          >
+            {allColumns ? trans.__('Fit columns') : trans._n('%1 more column', '%1 more columns', layout.hidden)}
+          </button>
+        )}
+      </div>
+      <div className="ll-grid-host" ref={host} />
+      {model.rows.count === 0 && (
+        <p className="ll-grid-empty">{trans.__('No rollout yet. They appear here the moment they are queued.')}</p>
+      )}
+      {model.rows.count > 0 && layout.shown === 0 && (
+        <p className="ll-grid-empty">{trans.__('No rollout matches the filter.')}</p>
+      )}
+    </section>
+  );
+}

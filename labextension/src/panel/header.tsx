@@ -1,0 +1,218 @@
+/** The head of the Run page: what is it doing, is it learning, what is wrong. */
+
+import type { ReactNode } from 'react';
+
+import { compact, elapsed, fixed, integer, shortId, words } from '../format';
+import type { RunModel } from '../model';
+import { Actions } from './actions';
+import { useSeconds } from './hooks';
+import { Notices } from './notices';
+import { useView } from './view';
+
+const LANE = ['collecting', 'draining', 'updating', 'publishing'] as const;
+
+/** Where a phase is drawn: closing is the beginning of draining, waiting for staleness is part of collecting. */
+const LANE_OF: Readonly<Record<string, (typeof LANE)[number]>> = {
+  collecting: 'collecting',
+  staleness_wait: 'collecting',
+  closing: 'draining',
+  draining: 'draining',
+  updating: 'updating',
+  publishing: 'publishing'
+};
+
+function PhaseLane(): JSX.Element {
+  const { source, trans } = useView();
+  const { model } = source;
+  const { phase } = model;
+  const current = model.active ? LANE_OF[phase.name] : undefined;
+  const seconds = phase.since === null ? null : model.kernelNow - phase.since;
+  return (
+    <ol className="ll-lane" data-testid="ll-phase" data-phase={phase.name} aria-label={trans.__('Phase')}>
+      {LANE.map(name => {
+        const here = name === current;
+        return (
+          <li key={name} className={here ? 'll-mod-current' : ''} aria-current={here ? 'step' : undefined}>
+            <span className="ll-lane-name">{here ? words(phase.name) : name}</span>
+            <span className="ll-lane-time">{here ? elapsed(seconds) : ''}</span>
+          </li>
+        );
+      })}
+    </ol>
+  );
+}
+
+function Progress({ model }: { model: RunModel }): JSX.Element | null {
+  const { trans } = useView();
+  const { step, version } = model.phase;
+  const total = model.run?.stepsTotal ?? null;
+  if (step === null && version === null && total === null) {
+    return null;
+  }
+  const done = model.steps.length > 0 ? model.steps[model.steps.length - 1].index + 1 : 0;
+  return (
+    <div className="ll-progress">
+      <span className="ll-progress-text">
+        {trans.__('Step')} <b>{integer(step ?? done)}</b>
+        {total ? <span className="ll-dim"> {trans.__('of %1', integer(total))}</span> : null}
+      </span>
+      {total ? (
+        <progress max={total} value={Math.min(done, total)} aria-label={trans.__('Steps done')}>
+          {`${done} / ${total}`}
+        </progress>
+      ) : null}
+      {version !== null && (
+        <span className="ll-version" title={trans.__('Policy version that answers now')}>
+          v{version}
+        </span>
+      )}
+    </div>
+  );
+}
+
+interface IStatProps {
+  readonly label: string;
+  readonly value: number | null;
+  readonly testId?: string;
+  readonly hint?: string;
+  readonly tone?: 'queuing' | 'running' | 'succeeded' | 'failed' | 'cancelled' | 'warn' | '';
+  readonly show?: (value: number | null) => string;
+}
+
+function Stat({ label, value, testId, hint, tone = '', show = integer }: IStatProps): JSX.Element {
+  return (
+    <div className={`ll-stat ${tone && `ll-tone-${tone}`} ${value === 0 ? 'll-mod-zero' : ''}`} title={hint}>
+      <dd data-testid={testId} data-value={value ?? ''}>
+        {show(value)}
+      </dd>
+      <dt>{label}</dt>
+    </div>
+  );
+}
+
+function StatGroup({ title, aside, children }: { title: string; aside?: ReactNode; children: ReactNode }): JSX.Element {
+  return (
+    <section className="ll-stat-group">
+      <h2>
+        {title}
+        {aside}
+      </h2>
+      <dl>{children}</dl>
+    </section>
+  );
+}
+
+/** Each state's share of the rollouts, as one thin bar. */
+function StateBar({ model }: { model: RunModel }): JSX.Element {
+  const { counters } = model;
+  const parts = ['succeeded', 'failed', 'cancelled', 'running', 'queuing'] as const;
+  return (
+    <span className="ll-state-bar" aria-hidden="true">
+      {parts.map(name => (
+        <i key={name} className={`ll-tone-${name}`} style={{ flexGrow: counters[name] }} />
+      ))}
+    </span>
+  );
+}
+
+function Stats(): JSX.Element {
+  const { source, trans } = useView();
+  const { model } = source;
+  const { counters, reward } = model;
+  const held = reward.heldOut[reward.heldOut.length - 1];
+  const total = (
+    <span className="ll-total" data-testid="ll-count-total" data-value={counters.total}>
+      {integer(counters.total)}
+    </span>
+  );
+  return (
+    <div className="ll-stats">
+      <StatGroup title={trans.__('Rollouts')} aside={<>{total}<StateBar model={model} /></>}>
+        <Stat label={trans.__('queued')} value={counters.queuing} testId="ll-count-queuing" tone="queuing" />
+        <Stat label={trans.__('running')} value={counters.running} testId="ll-count-running" tone="running" />
+        <Stat label={trans.__('succeeded')} value={counters.succeeded} testId="ll-count-succeeded" tone="succeeded" />
+        <Stat label={trans.__('failed')} value={counters.failed} testId="ll-count-failed" tone="failed" />
+        <Stat label={trans.__('cancelled')} value={counters.cancelled} testId="ll-count-cancelled" tone="cancelled" />
+        <Stat
+          label={trans.__('infrastructure')}
+          value={counters.infrastructure}
+          testId="ll-count-infrastructure"
+          tone="warn"
+          hint={trans.__('Ended for reasons that say nothing about the agent; never counted as reward 0')}
+        />
+      </StatGroup>
+      <StatGroup title={trans.__('Model calls')}>
+        <Stat label={trans.__('calls')} value={counters.calls} testId="ll-count-calls" />
+        <Stat label={trans.__('in flight')} value={counters.in_flight} testId="ll-count-in-flight" tone="running" />
+        <Stat
+          label={trans.__('held')}
+          value={counters.held}
+          testId="ll-count-held"
+          tone="warn"
+          hint={trans.__('Waiting for the update to end; to the agent it looks like latency')}
+        />
+        <Stat
+          label={trans.__('tokens/s')}
+          value={model.active ? model.tokensPerSecond : null}
+          hint={trans.__('Sampled tokens per second over the last 10 s')}
+          show={compact}
+        />
+      </StatGroup>
+      <StatGroup title={trans.__('Reward')}>
+        <Stat label={trans.__('now')} value={reward.now} show={fixed} hint={trans.__('Mean of the latest step')} />
+        <Stat label={trans.__('best')} value={reward.best} show={fixed} />
+        <Stat
+          label={held ? trans.__('held-out, step %1', held.step) : trans.__('held-out')}
+          value={held?.value ?? null}
+          show={fixed}
+          hint={held ? trans.__('Mean over %1 held-out rollouts', integer(held.n)) : undefined}
+        />
+      </StatGroup>
+    </div>
+  );
+}
+
+function Title(): JSX.Element {
+  const { source, trans } = useView();
+  const { model } = source;
+  const { run } = model;
+  const state = !run ? 'idle' : run.state === 'running' && !model.labOpen ? 'interrupted' : run.state;
+  return (
+    <div className="ll-title">
+      <h1 title={run?.id}>{run ? trans.__('Run %1', shortId(run.id)) : trans.__('Lab')}</h1>
+      <span className={`ll-pill ll-run-${state}`} title={run?.reason || undefined} data-testid="ll-run-state">
+        {trans.__(state)}
+      </span>
+      {run?.harness && <span className="ll-fact" title={trans.__('Harness')}>{run.harness}</span>}
+      {run?.policy && <span className="ll-fact" title={trans.__('Policy')}>{run.policy}</span>}
+      {model.unsandboxed && (
+        <span
+          className="ll-badge"
+          title={trans.__('Agents run as your user: they can read and write your files. Only the model routes are guarded.')}
+        >
+          {trans.__('unsandboxed')}
+        </span>
+      )}
+    </div>
+  );
+}
+
+/** @param controls - whether to offer buttons; a compact view in a cell has none. */
+export function Header({ controls = true }: { controls?: boolean }): JSX.Element {
+  const { source, visible } = useView();
+  useSeconds(visible && source.status === 'live');
+  return (
+    <header className="ll-header" data-testid="ll-header">
+      <div className="ll-head-top">
+        <Title />
+        {controls && source.canAct && <Actions />}
+      </div>
+      <Notices />
+      <div className="ll-head-phase">
+        <PhaseLane />
+        <Progress model={source.model} />
+      </div>
+      <Stats />
+    </header>
+  );
+}

@@ -1,0 +1,27 @@
+/** What every component of a view needs; given down by context. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { createContext, useContext } from 'react';
+
+import type { IRunSource } from '../tokens';
+
+export interface IView {
+  readonly source: IRunSource;
+  readonly trans: TranslationBundle;
+  /** Whether the view can be seen; nothing is drawn or fetched while it cannot. */
+  readonly visible: boolean;
+  /** Grows when the theme changes, so that what is painted on canvas is painted again. */
+  readonly theme: number;
+}
+
+const Context = createContext<IView | null>(null);
+
+export const ViewProvider = Context.Provider;
+
+export function useView(): IView {
+  const view = useContext(Context);
+  if (!view) {
+    throw new Error('A Lightning Lab component was rendered outside of a view.');
+  }
+  return view;
+}

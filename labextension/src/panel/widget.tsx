@@ -1,0 +1,72 @@
+/** React in Lumino: a view that knows whether it can be seen. */
+
+import { ReactWidget } from '@jupyterlab/ui-components';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { Message } from '@lumino/messaging';
+import type { ISignal } from '@lumino/signaling';
+import type { ReactElement } from 'react';
+
+import type { IRunSource } from '../tokens';
+import { ViewProvider } from './view';
+
+export interface IViewOptions {
+  readonly source: IRunSource;
+  readonly trans: TranslationBundle;
+  /** Emitted when colours change; `null` without a theme manager. */
+  readonly themeChanged: ISignal<unknown, unknown> | null;
+}
+
+/** A view of a source. It does not own the source. */
+export class SourceView extends ReactWidget {
+  constructor(
+    private readonly _options: IViewOptions,
+    private readonly _content: () => ReactElement
+  ) {
+    super();
+    this.addClass('ll-view');
+    _options.themeChanged?.connect(this._onTheme, this);
+  }
+
+  render(): ReactElement {
+    const { source, trans } = this._options;
+    return (
+      <ViewProvider value={{ source, trans, visible: this._visible, theme: this._theme }}>{this._content()}</ViewProvider>
+    );
+  }
+
+  protected onAfterShow(msg: Message): void {
+    super.onAfterShow(msg);
+    this._see(true);
+  }
+
+  protected onAfterHide(msg: Message): void {
+    super.onAfterHide(msg);
+    this._see(false);
+  }
+
+  protected onAfterAttach(msg: Message): void {
+    this._visible = this.isVisible;
+    super.onAfterAttach(msg);
+    this._see(this.isVisible);
+  }
+
+  private _see(visible: boolean): void {
+    if (visible !== this._visible) {
+      this._visible = visible;
+      this.update();
+    }
+  }
+
+  private _onTheme(): void {
+    // The new style sheet is applied after the signal; colours are read from it.
+    setTimeout(() => {
+      if (!this.isDisposed) {
+        this._theme += 1;
+        this.update();
+      }
+    }, 50);
+  }
+
+  private _visible = false;
+  private _theme = 0;
+}

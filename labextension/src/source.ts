@@ -1,0 +1,93 @@
+/** Sources that need no kernel. */
+
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { RunModel } from './model';
+import { Selection } from './selection';
+import { ActionName, IRunSource, SourceStatus } from './tokens';
+import { IRolloutDetail, ISavedView } from './wire';
+
+/** The state that a notebook output stored when it was made. */
+export class SavedSource implements IRunSource {
+  constructor(private readonly _saved: ISavedView) {
+    this.model.applySnapshot(_saved.snapshot);
+    if (_saved.view === 'rollout' && _saved.detail) {
+      this.selection.set({ rollout: _saved.detail.rollout.id });
+    }
+  }
+
+  readonly model = new RunModel();
+  readonly selection = new Selection();
+  readonly status: SourceStatus = 'saved';
+  readonly problem = '';
+  readonly canAct = false;
+
+  get statusChanged(): ISignal<IRunSource, void> {
+    return this._statusChanged;
+  }
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  async detail(rolloutId: string): Promise<IRolloutDetail> {
+    const { detail } = this._saved;
+    if (detail?.rollout.id === rolloutId) {
+      return detail;
+    }
+    throw new Error(
+      'This output stores the table of rollouts, not what was said in them. Open the run (ll.load) to read it.'
+    );
+  }
+
+  async act(name: ActionName): Promise<void> {
+    throw new Error(`This is a stored state: there is nothing to ${name}.`);
+  }
+
+  reconnect(): void {
+    // Nothing to reach.
+  }
+
+  dispose(): void {
+    this._isDisposed = true;
+    Signal.clearData(this);
+  }
+
+  private _statusChanged = new Signal<IRunSource, void>(this);
+  private _isDisposed = false;
+}
+
+/** No kernel at all: the notebook is not running. */
+export class AbsentSource implements IRunSource {
+  readonly model = new RunModel();
+  readonly selection = new Selection();
+  readonly status: SourceStatus = 'gone';
+  readonly problem = '';
+  readonly canAct = false;
+
+  get statusChanged(): ISignal<IRunSource, void> {
+    return this._statusChanged;
+  }
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  async detail(): Promise<IRolloutDetail> {
+    throw new Error('There is no kernel to ask.');
+  }
+
+  async act(): Promise<void> {
+    throw new Error('There is no kernel to ask.');
+  }
+
+  reconnect(): void {
+    // Nothing to reach.
+  }
+
+  dispose(): void {
+    this._isDisposed = true;
+    Signal.clearData(this);
+  }
+
+  private _statusChanged = new Signal<IRunSource, void>(this);
+  private _isDisposed = false;
+}
