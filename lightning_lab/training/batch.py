@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -97,7 +98,8 @@ def _consumed(
     rollout: Rollout, index: int, step: int, valid: BoolArray, advantages: FloatArray, shares: Mapping[int, float]
 ) -> Rollout:
     advantage = float(advantages[index]) if valid[index] else None
-    return replace(rollout, step=step, advantage=advantage, weight=float(shares.get(index, 0.0)))
+    reward = rollout.reward if rollout.reward is not None and math.isfinite(rollout.reward) else None
+    return replace(rollout, reward=reward, step=step, advantage=advantage, weight=float(shares.get(index, 0.0)))
 
 
 def _skip_reason(valid: BoolArray, rows: Sequence[LossRow]) -> str:

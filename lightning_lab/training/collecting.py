@@ -50,37 +50,36 @@ class Collector:
         self._grader = grader
         self._mode = mode
         self._sampling = sampling
-        self._open: dict[str, list[Future[Rollout]]] = {}
+        self._groups: dict[str, list[Future[Rollout]]] = {}
         self._group_of: dict[Future[Rollout], str] = {}
         self._rollout_ids: dict[Future[Rollout], str] = {}
         self._done: SimpleQueue[Future[Rollout] | None] = SimpleQueue()
 
     def submit(self, group_id: str, task: Task, n: int) -> None:
         """Queue n rollouts of one task."""
-        self._open[group_id] = []
+        futures = self._groups.setdefault(group_id, [])
         for _ in range(n):
             rollout = self._new_rollout(group_id, task)
             future = self._controller.submit(rollout, self._harness, self._grader, sampling=self._sampling)
-            self._open[group_id].append(future)
+            futures.append(future)
             self._group_of[future] = group_id
             self._rollout_ids[future] = rollout.id
-        for future in self._open[group_id]:
+        for future in futures:
             future.add_done_callback(self._done.put)
 
     def completed(self) -> Iterator[Group]:
         """Groups, each as soon as its last rollout is terminal. Raises `CollectingCancelled`."""
-        while self._open:
+        left = {group_id: len(futures) for group_id, futures in self._groups.items()}
+        while left:
             future = self._done.get()
             if future is None:
                 raise CollectingCancelled
             future.result()  # a controller that cannot go on ends the collection
             group_id = self._group_of[future]
-            futures = self._open[group_id]
-            if all(other.done() for other in futures):
-                del self._open[group_id]
-                for other in futures:
-                    self._group_of.pop(other), self._rollout_ids.pop(other)
-                yield Group(group_id, tuple(other.result() for other in futures))
+            left[group_id] -= 1
+            if left[group_id] == 0:
+                del left[group_id]
+                yield Group(group_id, tuple(other.result() for other in self._groups[group_id]))
 
     def cancel(self) -> None:
         """End `completed`, whose caller then abandons what is left."""

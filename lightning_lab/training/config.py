@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -41,7 +42,8 @@ class TrainConfig:
     max_sample_tokens: int | None = None
     """Longer samples are cut after the last call that fits; None: the token budget."""
     sampling: Sampling = field(default_factory=Sampling)
-    """What the training rollouts sample with, whatever the harness asks for."""
+    """What the training rollouts sample with, whatever the harness asks for. The learner scores tokens under the
+    plain distribution, so temperature, top_p and top_k must leave it as it is."""
     seed: int = 0
     """Order of tasks, and the permutation of ``shuffle_rewards``."""
     drain_s: float = 60.0
@@ -68,6 +70,8 @@ class TrainConfig:
         if self.max_sample_tokens is not None:
             fits = _whole(self.max_sample_tokens, 1) and self.max_sample_tokens <= self.token_budget
             _require(fits, "max_sample_tokens", self.max_sample_tokens, f"from 1 to token_budget ({self.token_budget})")
+        plain = (self.sampling.temperature, self.sampling.top_p, self.sampling.top_k) == (1.0, 1.0, 0)
+        _require(plain, "sampling", self.sampling, "temperature 1, top_p 1 and top_k 0, or ratios would be wrong")
         _require_known("estimator", self.estimator, ESTIMATORS)
         _require_known("normalizer", self.normalizer, NORMALIZERS)
 
@@ -78,7 +82,8 @@ class TrainConfig:
 
     def settings(self) -> dict[str, Any]:
         """As JSON values, for the run's record."""
-        return asdict(self)
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values
 
     def check_loss(self) -> None:
         """Whether the loss and its options exist. Apart from the other checks because it loads torch."""
