@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,15 @@ from lightning_lab.tokens.errors import TemplateError, TokenizerError
 from lightning_lab.tokens.parsing import parse_reply
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+)
 _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endofturn|>", "<|end_of_turn|>", "</s>")
 """Tokens that end a turn where the chat template writes them, whatever the generation settings say."""
 
@@ -80,6 +90,17 @@ class ChatCodec:
             "tokenizer": hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest(),
             "chat_template": hashlib.sha256(self._template.encode()).hexdigest(),
         }
+
+    def save(self, directory: Path) -> None:
+        """Copy tokenizer, template and generation settings, so that ``directory`` is a model directory too."""
+        for name in _FILES:
+            source = self.directory / name
+            if source.is_file():
+                shutil.copyfile(source, directory / name)
+        (directory / "chat_template.jinja").write_text(self._template, encoding="utf-8")
+        extra = self.directory / "additional_chat_templates"
+        if extra.is_dir():
+            shutil.copytree(extra, directory / extra.name, dirs_exist_ok=True)
 
     def _find_templates(self, given: str | Path | None) -> tuple[str, str | None]:
         """(template, template for conversations with tools or None). A given template serves both."""

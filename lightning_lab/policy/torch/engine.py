@@ -52,6 +52,7 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._wake = threading.Condition()
+        self._ready = threading.Event()
         self._closing = False
         self._stale = False
         self._outbox = Outbox()
@@ -61,7 +62,11 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="lightning-lab-engine", daemon=True)
 
     def start(self) -> None:
+        """Start the thread. Sampling uses one core; the caller's number of torch threads stays as it is."""
+        threads = torch.get_num_threads()
         self._thread.start()
+        self._ready.wait()
+        torch.set_num_threads(threads)
 
     def close(self) -> None:
         """Stop the thread; open generations get a `PolicyError`. Idempotent."""
@@ -99,7 +104,10 @@ class Engine:
     # The engine thread.
 
     def _run(self) -> None:
+        # Asking first makes the setting this thread's own; otherwise a later one elsewhere would replace it.
+        torch.get_num_threads()
         torch.set_num_threads(1)
+        self._ready.set()
         while self._wait_for_work():
             try:
                 with self.weights, torch.inference_mode():

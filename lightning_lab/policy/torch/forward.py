@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lightning_lab.policy.torch.kv import KvSlots
-from lightning_lab.policy.torch.model import cache_argument
+from lightning_lab.policy.torch.model import cache_argument, logits_at
 from lightning_lab.records import Ids
 
 
@@ -31,17 +31,12 @@ class HuggingFaceForward:
         self._cache = cache_argument(model)
 
     def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, last: Tensor) -> Tensor:
-        # Logits are asked for at the distinct last positions only; each row then picks its own.
-        wanted, pick = torch.unique(last, return_inverse=True)
-        logits: Tensor = self._model(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            use_cache=True,
-            logits_to_keep=wanted,
-            **{self._cache: self._kv},
-        ).logits
-        return logits[torch.arange(len(ids), device=ids.device), pick]
+        rows = torch.arange(len(ids), device=ids.device)
+        with logits_at(self._model, rows, last):
+            logits: Tensor = self._model(
+                input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **{self._cache: self._kv}
+            ).logits
+        return logits[0]
 
 
 class Reader:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,21 +23,29 @@ def load_model(directory: Path, *, device: str, dtype: torch.dtype) -> PreTraine
         raise PolicyError(
             f"{directory} holds no model (no config.json). Give the path of a Hugging Face model directory."
         )
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, attn_implementation="sdpa", local_files_only=True
-        )
+        with quiet():
+            model = AutoModelForCausalLM.from_pretrained(
+                directory, dtype=dtype, attn_implementation="sdpa", local_files_only=True
+            )
     except Exception as error:
         raise PolicyError(
             f"The model in {directory} could not be loaded ({type(error).__name__}: {error}). "
             "It must be a causal LM that transformers knows, with its weights as safetensors."
         ) from error
+    return cast(PreTrainedModel, model.to(device).eval())
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers draws no progress bars into the notebook."""
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
     finally:
         if bars:
             transformers_logging.enable_progress_bar()
-    return cast(PreTrainedModel, model.to(device).eval())
 
 
 def context_length(model: PreTrainedModel, asked: int | None) -> int:
@@ -58,6 +68,23 @@ def _slides(config: Any) -> bool:
 def cache_argument(model: PreTrainedModel) -> str:
     """transformers 5.24 renamed ``past_key_values`` to ``cache``."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+@contextmanager
+def logits_at(model: PreTrainedModel, rows: Tensor, positions: Tensor) -> Iterator[None]:
+    """While open, forward passes compute logits at (rows[i], positions[i]) only: [1, n, vocabulary].
+
+    The output layer gets just these hidden states; whatever a model does to its logits afterwards stays in place.
+    """
+
+    def pick(_module: torch.nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (arguments[0][rows, positions].unsqueeze(0),)
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def weights_hash(state: dict[str, Tensor]) -> str:

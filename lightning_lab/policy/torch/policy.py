@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,12 @@ from lightning_lab.policy.base import (
     UpdateResult,
 )
 from lightning_lab.policy.catalog import resolve_model
+from lightning_lab.policy.torch.checkpoint import load_checkpoint, save_checkpoint
 from lightning_lab.policy.torch.engine import Engine
 from lightning_lab.policy.torch.forward import HuggingFaceForward, Reader
 from lightning_lab.policy.torch.generation import Generation
 from lightning_lab.policy.torch.kv import KvSlots
+from lightning_lab.policy.torch.learner import TorchLearner
 from lightning_lab.policy.torch.llama import llama_forward
 from lightning_lab.policy.torch.model import context_length, load_model, weights_hash
 from lightning_lab.records import Ids, Message, Sampling
@@ -49,12 +53,14 @@ class TorchPolicy:
         seed: int = 0,
         max_batch: int = 64,
         context_length: int | None = None,
+        train_threads: int | None = None,
     ) -> None:
         self.name = f"torch:{Path(model).name}"
         self.seed = seed
         self._model_name, self._chat_template = model, chat_template
         self._device, self._dtype = device, _dtype(dtype)
         self._max_batch, self._asked_context = max_batch, context_length
+        self._train_threads = train_threads or os.cpu_count() or 1
         self._lock = threading.Lock()
         self._started = self._closed = False
         self._version = 0
@@ -149,9 +155,13 @@ class TorchPolicy:
     def update(
         self, micro_batches: Sequence[Sequence[LossRow]], *, loss: str, options: Mapping[str, Any], learning_rate: float
     ) -> UpdateResult:
-        raise PolicyError("not yet")
+        """One optimiser step on the sampling weights, while the engine stands still. See `TorchLearner.update`."""
+        self.start()
+        with self._engine.weights, self._learner_threads():
+            return self._learner.update(micro_batches, loss=loss, options=options, learning_rate=learning_rate)
 
     def publish(self, version: int) -> None:
+        """The weights are shared: this changes the number that tokens record, and drops what was read with old ones."""
         self.start()
         if version <= self._version:
             raise PolicyError(f"Version {version} was used already: the policy samples with version {self._version}.")
@@ -159,10 +169,23 @@ class TorchPolicy:
         self._version = version
 
     def save(self, directory: Path) -> None:
-        raise PolicyError("not yet")
+        """Weights, optimiser moments, version and random state; the directory is a model directory as well."""
+        self.start()
+        with self._engine.weights:
+            state = {"version": self._version, "seed": self.seed, "submitted": self._submitted}
+            save_checkpoint(Path(directory), self._model, self._codec, self._learner.optimizer, state)
 
     def load(self, directory: Path) -> None:
-        raise PolicyError("not yet")
+        """Go back to a checkpoint. The version never falls; publish the next one before sampling on.
+
+        Raises `CheckpointError` for a damaged checkpoint or another model's.
+        """
+        self.start()
+        with self._engine.weights:
+            state = load_checkpoint(Path(directory), self._model, self._codec, self._learner.optimizer)
+            self.seed, self._submitted = int(state["seed"]), int(state["submitted"])
+            self._version = max(self._version, int(state["version"]))
+            self._engine.publish(self._version)
 
     def _load(self) -> None:
         directory = resolve_model(self._model_name)
@@ -183,6 +206,17 @@ class TorchPolicy:
             version=self._version,
         )
         self._engine.start()
+        self._learner = TorchLearner(self._model)
+
+    @contextmanager
+    def _learner_threads(self) -> Iterator[None]:
+        """The engine stands still, so the update may use every core. The setting belongs to the calling thread."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._train_threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
     def _request_seed(self, sampling: Sampling) -> tuple[int, ...]:
         """A request's own seed alone decides its reply; without one, the policy's seed and a counter do."""

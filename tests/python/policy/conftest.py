@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+
+from lightning_lab.policy.base import LossRow
+from lightning_lab.records import Sample, Sampling
+
+if TYPE_CHECKING:
+    from lightning_lab.policy.torch import TorchPolicy
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -35,15 +45,15 @@ def write_tokenizer(directory: Path, template: str | None = CHATML) -> int:
 
 @pytest.fixture(scope="session", params=["qwen2", "llama"])
 def model_directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp(request.param), request.param)
+    return write_model(tmp_path_factory.mktemp(request.param), request.param)
 
 
 @pytest.fixture(scope="session")
 def qwen_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("qwen"), "qwen2")
+    return write_model(tmp_path_factory.mktemp("qwen"), "qwen2")
 
 
-def make_model(directory: Path, kind: str, *, seed: int = 0, hidden: int = 64) -> Path:
+def write_model(directory: Path, kind: str, *, seed: int = 0, hidden: int = 64) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -68,3 +78,39 @@ def make_model(directory: Path, kind: str, *, seed: int = 0, hidden: int = 64) -
     )
     model.save_pretrained(directory)
     return directory
+
+
+@pytest.fixture
+def make_model() -> Callable[..., Path]:
+    return write_model
+
+
+@pytest.fixture
+def make_row() -> Callable[..., LossRow]:
+    return sampled_row
+
+
+def sampled_row(policy: TorchPolicy, index: int, *, advantage: float = 1.0, temperature: float = 1.0) -> LossRow:
+    """A prompt and a sampled reply, with the sampler's own log-probs."""
+    prompt = np.random.default_rng(index).integers(0, 256, size=5 + 3 * index).astype(np.int32)
+
+    async def sample() -> tuple[list[int], list[float]]:
+        asked = Sampling(temperature=temperature, max_tokens=6 + index, seed=index)
+        chunks = [c async for c in policy.generate(prompt, asked, rollout_id="r")]
+        return [int(i) for c in chunks for i in c.ids], [float(p) for c in chunks for p in c.logprobs]
+
+    ids, logprobs = asyncio.run(sample())
+    context = np.zeros(len(prompt), dtype=np.float32)
+    mask = np.concatenate([context.astype(bool), np.ones(len(ids), dtype=bool)])
+    return LossRow(
+        sample=Sample(
+            rollout_id=f"r-{index}",
+            ids=np.concatenate([prompt, np.asarray(ids, dtype=np.int32)]),
+            mask=mask,
+            logprobs=np.concatenate([context, np.asarray(logprobs, dtype=np.float32)]),
+            versions=np.where(mask, 0, -1).astype(np.int32),
+            segments=(),
+        ),
+        advantage=advantage,
+        token_weight=1.0 / (4 * len(ids)),
+    )

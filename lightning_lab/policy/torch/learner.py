@@ -1,0 +1,135 @@
+"""One optimiser step at a time on the weights that the engine samples from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lightning_lab.algorithms.losses import LOSSES
+from lightning_lab.policy.base import LossRow, PolicyError, TokenStats, UpdateResult
+from lightning_lab.policy.torch.batch import Batch, pad, scatter, token_logprobs, trained_logits
+from lightning_lab.records import Floats
+
+_STATS = ("entropy", "logprobs", "ratio", "clipped", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """What an update may be told beside its loss's own options."""
+
+    temperature: float = 1.0
+    """The temperature that the tokens were sampled at."""
+    max_grad_norm: float = 1.0
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus; each token counts with its loss weight."""
+    weight_decay: float = 0.0
+    token_stats: bool = True
+
+    @classmethod
+    def split(cls, options: Mapping[str, Any]) -> tuple[StepOptions, dict[str, Any]]:
+        """(own options, the loss's options)."""
+        own = {name: value for name, value in options.items() if name in cls.__dataclass_fields__}
+        return cls(**own), {name: value for name, value in options.items() if name not in own}
+
+
+class TorchLearner:
+    """AdamW on a model's parameters. The caller keeps the engine from stepping meanwhile."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(self._parameters, lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+
+    def update(
+        self, micro_batches: Sequence[Sequence[LossRow]], *, loss: str, options: Mapping[str, Any], learning_rate: float
+    ) -> UpdateResult:
+        """One step: gradients summed over the micro-batches, clipped by their norm, applied.
+
+        A gradient that is not finite changes nothing and is reported as ``skipped`` = 1.
+        """
+        if loss not in LOSSES:
+            raise PolicyError(f"There is no loss {loss!r}. Use one of: {', '.join(sorted(LOSSES))}.")
+        own, loss_options = StepOptions.split(options)
+        self.optimizer.zero_grad(set_to_none=True)
+        columns: dict[str, list[Floats]] = {name: [] for name in (*_STATS, "sampler_gap")}
+        total = 0.0
+        for rows in micro_batches:
+            if rows:
+                batch = pad(rows, self._model.device)
+                total += self._accumulate(batch, loss, loss_options, own, columns)
+        applied, norm = self._apply(own, learning_rate)
+        flat = {name: np.concatenate(parts) if parts else np.zeros(0, np.float32) for name, parts in columns.items()}
+        metrics = _metrics(flat)
+        metrics.update(loss=total, grad_norm=norm, skipped=0.0 if applied else 1.0, learning_rate=learning_rate)
+        rows_in_order = [row for rows in micro_batches for row in rows]
+        return UpdateResult(metrics=metrics, tokens=_token_stats(flat, rows_in_order) if own.token_stats else ())
+
+    def _accumulate(
+        self,
+        batch: Batch,
+        loss: str,
+        loss_options: Mapping[str, Any],
+        own: StepOptions,
+        columns: Mapping[str, list[Floats]],
+    ) -> float:
+        """Add one micro-batch's gradient → its loss."""
+        if not len(batch.position):
+            return 0.0
+        logits = trained_logits(self._model, batch) / own.temperature
+        logprobs, entropy = token_logprobs(logits, batch.targets, entropy_gradient=own.entropy_coef != 0)
+        summed, stats = LOSSES[loss](logprobs, batch.old_logprobs, batch.advantages, batch.weights, **loss_options)
+        if own.entropy_coef:
+            summed = summed - own.entropy_coef * (batch.weights * entropy).sum()
+        torch.autograd.backward(summed)
+        stats = {**stats, "entropy": entropy, "logprobs": logprobs, "sampler_gap": logprobs - batch.sampler_logprobs}
+        for name, parts in columns.items():
+            parts.append(_numpy(stats[name]))
+        return float(summed.detach())
+
+    def _apply(self, own: StepOptions, learning_rate: float) -> tuple[bool, float]:
+        """Clip and step → (whether a step was made, gradient norm before clipping)."""
+        touched = [parameter for parameter in self._parameters if parameter.grad is not None]
+        if not touched:
+            return True, 0.0
+        norm = float(torch.nn.utils.clip_grad_norm_(touched, own.max_grad_norm))
+        finite = bool(np.isfinite(norm))
+        if finite:
+            for group in self.optimizer.param_groups:
+                group["lr"], group["weight_decay"] = learning_rate, own.weight_decay
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return finite, norm
+
+
+def _metrics(flat: Mapping[str, Floats]) -> dict[str, float]:
+    """Token means over everything that trains, by the names of the field."""
+    ratio = flat["ratio"].astype(np.float64)
+    if not len(ratio):
+        names = ("entropy", "approx_kl", "clip_frac", "ratio_mean", "ratio_max", "tokens", "logprob_diff_max")
+        return dict.fromkeys(names, 0.0)
+    gap = np.abs(flat["sampler_gap"])
+    return {
+        "entropy": float(flat["entropy"].mean()),
+        # k3 of Schulman 2020, "Approximating KL Divergence": KL(old‖new) from samples of old.
+        "approx_kl": float((ratio - 1.0 - np.log(np.maximum(ratio, 1e-30))).mean()),
+        "clip_frac": float(flat["clipped"].mean()),
+        "ratio_mean": float(ratio.mean()),
+        "ratio_max": float(ratio.max()),
+        "tokens": float(len(ratio)),
+        "logprob_diff_max": float(np.nanmax(gap)) if np.isfinite(gap).any() else 0.0,
+    }
+
+
+def _token_stats(flat: Mapping[str, Floats], rows: Sequence[LossRow]) -> list[TokenStats]:
+    columns = [scatter(flat[name], rows) for name in _STATS]
+    return [TokenStats(**dict(zip(_STATS, values, strict=True))) for values in zip(*columns, strict=True)]
+
+
+def _numpy(values: Tensor) -> Floats:
+    return np.asarray(values.detach().float().cpu().numpy())
