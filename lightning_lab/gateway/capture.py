@@ -24,7 +24,7 @@ from lightning_lab.gateway.auth import Grant, rollout_finished
 from lightning_lab.gateway.delivery import Delivery
 from lightning_lab.gateway.draft import Draft
 from lightning_lab.gateway.errors import ClientGoneError, Fault, as_fault, bad_request
-from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Wire
+from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Stream, Wire
 from lightning_lab.gateway.reply import call_record, choice_of
 from lightning_lab.gateway.sampling import decide
 from lightning_lab.policy.base import ContextOverflowError, Policy, PolicyError
@@ -166,10 +166,12 @@ class Exchange:
             self._record_failure(head, drafts, error)
             raise
         await self._commit([self._record(head, draft, choice) for draft, choice in zip(drafts, choices, strict=True)])
-        body = stream.closing(choices) if stream else orjson.dumps(self._wire.answer(head, choices))
-        if await self._delivery.finish(body):
+        if await self._delivery.finish(lambda: self._body(head, stream, choices)):
             for draft in drafts:
                 self._capture.store.mark_delivered(draft.id)
+
+    def _body(self, head: Head, stream: Stream | None, choices: list[Choice]) -> bytes:
+        return stream.closing(choices) if stream else orjson.dumps(self._wire.answer(head, choices))
 
     async def _prompt(self, request: Request, size: int) -> Ids:
         """The ids that the model reads. Sampled ids of earlier calls will be stitched in here."""
@@ -286,7 +288,7 @@ class Exchange:
         self.abort(ClientGoneError("The client disconnected before the reply was complete."))
 
     def _record(self, head: Head, draft: Draft, choice: Choice | None, error: str = "") -> Call:
-        return call_record(self.grant, self._wire.name, head, draft, choice, arrived_at=self._arrived_at, error=error)
+        return call_record(self.grant, self._wire, head, draft, choice, arrived_at=self._arrived_at, error=error)
 
     def _record_failure(self, head: Head, drafts: list[Draft], error: BaseException) -> None:
         """Keep what was asked and sampled; nobody waits for it."""

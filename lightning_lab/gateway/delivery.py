@@ -40,11 +40,14 @@ class Delivery:
         self._stream = stream
         self._alarm = asyncio.get_running_loop().call_later(self._early_s, self._start_heart)
 
-    async def finish(self, body: bytes) -> bool:
-        """Write the reply. True when the last byte went out before a disconnect was seen."""
+    async def finish(self, reply: Callable[[], bytes]) -> bool:
+        """Write the reply. True when the last byte went out before a disconnect was seen.
+
+        ``reply`` is called when nothing else will be written: events are numbered in the order of their making.
+        """
         await self._stop_heart()
-        if self._stream is not None and not self._opened:
-            body = self._stream.opening() + body
+        opening = self._stream.opening() if self._stream is not None and not self._opened else b""
+        body = opening + reply()
         if not self._started:
             await self._begin(200, None if self._stream else len(body))
         await self._write(body)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lightning_lab.gateway.auth import Grant
 from lightning_lab.gateway.draft import Draft
-from lightning_lab.gateway.protocols.wire import Choice, Head
+from lightning_lab.gateway.protocols.wire import Choice, Head, Wire
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Call, Floats, Ids, Message
 
@@ -31,7 +31,7 @@ async def choice_of(policy: Policy, draft: Draft, head: Head, index: int) -> Cho
 
 
 def call_record(
-    grant: Grant, protocol: str, head: Head, draft: Draft, choice: Choice | None, *, arrived_at: float, error: str
+    grant: Grant, wire: Wire, head: Head, draft: Draft, choice: Choice | None, *, arrived_at: float, error: str
 ) -> Call:
     """The record of one call. Without a choice it is a call that failed: what was sampled is kept, undelivered."""
     request = head.request
@@ -42,7 +42,7 @@ def call_record(
         attempt=grant.attempt,
         ordinal=draft.ordinal,
         request_id=head.id,
-        protocol=protocol,
+        protocol=wire.name,
         model=request.model,
         messages=request.messages,
         tools=request.tools,
@@ -59,7 +59,7 @@ def call_record(
         started_at=draft.started_at,
         finished_at=draft.finished_at,
         delivered=False,
-        minted_ids=_minted(head, reply) if choice else (),
+        minted_ids=_minted(wire, head, reply) if choice else (),
         kind="main" if choice else "undelivered",
         error=error,
         request_extra=request.extra,
@@ -73,8 +73,11 @@ def _with_minted_ids(message: Message, suffix: str) -> Message:
     return replace(message, tool_calls=calls)
 
 
-def _minted(head: Head, reply: Message) -> tuple[str, ...]:
-    return (head.id, *(call["id"] for call in reply.tool_calls))
+def _minted(wire: Wire, head: Head, reply: Message) -> tuple[str, ...]:
+    ids = [head.id, *(call["id"] for call in reply.tool_calls)]
+    if wire.signs_reasoning and reply.reasoning:
+        ids.append(head.reasoning_id)
+    return tuple(ids)
 
 
 def _token_texts(policy: Policy, ids: Ids, logprobs: Floats) -> list[tuple[str, float]]:

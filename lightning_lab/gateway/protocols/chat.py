@@ -45,6 +45,7 @@ class Chat:
 
     name = "chat"
     answer_prefix = "chatcmpl-"
+    signs_reasoning = False
 
     def read(self, body: Mapping[str, Any]) -> Request:
         messages = fields.array(body.get("messages"), "messages")

@@ -21,6 +21,7 @@ class Completions:
 
     name = "completions"
     answer_prefix = "cmpl-"
+    signs_reasoning = False
 
     def read(self, body: Mapping[str, Any]) -> Request:
         prompt = _prompt(body.get("prompt"))

@@ -30,6 +30,7 @@ class Responses:
 
     name = "responses"
     answer_prefix = "resp_"
+    signs_reasoning = True
 
     def read(self, body: Mapping[str, Any]) -> Request:
         for field in _STATEFUL:

@@ -177,13 +177,8 @@ def _reasoning_item(head: Head, text: str) -> dict[str, Any]:
         "status": "completed",
     }
     if _INCLUDE_ENCRYPTED in (head.request.body.get("include") or ()):
-        item["encrypted_content"] = encrypted_content(head)
+        item["encrypted_content"] = head.reasoning_id
     return item
-
-
-def encrypted_content(head: Head) -> str:
-    """What stands for the reasoning when a client echoes it: an id that only this gateway knows to resolve."""
-    return f"ll_reasoning_{head.suffix}"
 
 
 def _message_item(head: Head, choice: Choice, status: str) -> dict[str, Any]:

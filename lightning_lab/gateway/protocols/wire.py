@@ -55,6 +55,11 @@ class Head:
         """The ULID of the id: further ids of the same answer are made from it."""
         return self.id.rpartition("_" if "_" in self.id else "-")[2]
 
+    @property
+    def reasoning_id(self) -> str:
+        """What stands for encrypted reasoning: an id that only this gateway can resolve when a client echoes it."""
+        return f"ll_reasoning_{self.suffix}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -98,6 +103,8 @@ class Wire(Protocol):
     """As in `Call.protocol`."""
     answer_prefix: str
     """Of minted answer ids, e.g. ``resp_``."""
+    signs_reasoning: bool
+    """Whether reasoning goes out with an opaque id that clients echo (`Head.reasoning_id`)."""
 
     def read(self, body: Mapping[str, Any]) -> Request:
         """Raises `Fault` 400."""

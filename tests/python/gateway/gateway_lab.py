@@ -203,7 +203,7 @@ class Lab:
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait for the other threads."""
         async with asyncio.timeout(10):
-            while not true():
+            while not true():  # noqa: ASYNC110 - other threads, no event to wait for
                 await asyncio.sleep(0.005)
 
 
