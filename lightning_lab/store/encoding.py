@@ -27,6 +27,8 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 _INT32 = np.dtype("<i4")
 _INT64 = np.dtype("<i8")
 _FLOAT32 = np.dtype("<f4")
+_LONGEST_RUNS = 1 << 26
+"""Tokens in one array; 256 MB as int32."""
 _INT32_RANGE = np.iinfo(np.int32)
 
 
@@ -155,13 +157,18 @@ def pack_runs(values: Ids) -> bytes:
     """Run-length code: int32 pairs (value, how often). ``[3,3,4] → (3,2)(4,1)``."""
     if not values.size:
         return b""
+    if values.size > _LONGEST_RUNS:
+        raise BadRecordError(f"An array of {values.size} tokens is too long to store; the limit is {_LONGEST_RUNS}.")
     starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
     counts = np.diff(np.r_[starts, values.size])
     return np.column_stack((values[starts], counts)).astype(_INT32).tobytes()
 
 
 def unpack_runs(blob: bytes) -> Ids:
+    """Raises ValueError for what `pack_runs` cannot have made: a few bytes of a foreign file must not fill memory."""
     pairs = np.frombuffer(blob, _INT32).reshape(-1, 2)
+    if (pairs[:, 1] < 1).any() or pairs[:, 1].sum(dtype=np.int64) > _LONGEST_RUNS:
+        raise ValueError("impossible run lengths")
     return frozen(np.repeat(pairs[:, 0], pairs[:, 1]))
 
 

@@ -32,28 +32,35 @@ class Reader:
         self._path = path
         self._pid = os.getpid()
         self._idle: list[sqlite3.Connection] = [open_reader(path)]
-        self._lock = threading.Lock()
+        self._borrowed = 0
+        self._lock = threading.Condition()
         self._closed = False
         self._contents: LruBytes[int, Any] = LruBytes(_CONTENT_BYTES)
 
     def close(self) -> None:
+        """Idempotent. Reads that run are waited for, so that the writer's connection can be the last one."""
         if os.getpid() != self._pid:
             return
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+            self._lock.wait_for(lambda: not self._borrowed)
+            while self._idle:
+                self._idle.pop().close()
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A connection inside one read transaction: all its queries see the same commit."""
+        """A connection inside one read transaction: all its queries see the same commit.
+
+        Whatever cannot be understood, in a damaged or foreign file, is a `StoreError`.
+        """
         connection = self._borrow()
         try:
             connection.execute("BEGIN")
             yield connection
-        except sqlite3.Error as error:
-            raise StoreError(f"Reading {self._path} failed: {error}. The file may be damaged.") from error
+        except (sqlite3.Error, LookupError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"Reading {self._path} failed ({type(error).__name__}: {error}). The file is damaged or was changed."
+            ) from error
         finally:
             connection.rollback()
             self._give_back(connection)
@@ -64,16 +71,15 @@ class Reader:
         with self._lock:
             if self._closed:
                 raise StoreClosedError(f"The store {self._path} is closed. Open it again to read.")
-            if self._idle:
-                return self._idle.pop()
-        return open_reader(self._path)
+            connection = self._idle.pop() if self._idle else open_reader(self._path)
+            self._borrowed += 1
+            return connection
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._lock:
-            if not self._closed:
-                self._idle.append(connection)
-                return
-        connection.close()
+            self._idle.append(connection)
+            self._borrowed -= 1
+            self._lock.notify_all()
 
     def runs(self, run_id: str | None = None) -> list[Run]:
         sql = (
@@ -92,7 +98,7 @@ class Reader:
         with self._snapshot() as connection:
             found = _dicts(connection, sql, tuple(wanted.values()))
             contents = self._load(connection, {row[name] for row in found for name in ("task", "harness")})
-        return [rows.rollout_record(row, contents) for row in found]
+            return [rows.rollout_record(row, contents) for row in found]
 
     def calls(self, rollout_id: str, attempt: int | None) -> list[Call]:
         with self._snapshot() as connection:
@@ -100,8 +106,8 @@ class Reader:
             refs = {int(ref) for call in rebuilt for ref in call.messages}
             refs.update(call.row[name] for call in rebuilt for name in ("tools", "request", "reply"))
             contents = self._load(connection, refs)
-        rebuilt.sort(key=lambda call: (call.row["attempt"], call.row["ordinal"], call.row["n"]))
-        return [rows.call_record(call.row, call.prompt, call.messages.tolist(), contents) for call in rebuilt]
+            rebuilt.sort(key=lambda call: (call.row["attempt"], call.row["ordinal"], call.row["n"]))
+            return [rows.call_record(call.row, call.prompt, call.messages.tolist(), contents) for call in rebuilt]
 
     def samples(self, rollout_id: str) -> list[Sample]:
         sql = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,8 @@ class Store:
             self._reader = Reader(self.path)
         except BaseException:
             if self._writer:
-                self._writer.close()
+                self._writer.stop()
+                self._writer.release()
             raise
         self._finalizer = weakref.finalize(self, _close, self._writer, self._reader)  # runs at exit, too
 
@@ -117,8 +119,9 @@ class Store:
         self._writer.submit(None).result()
 
     def close(self) -> None:
-        """Commit what was put, then close. Idempotent."""
-        self._finalizer()
+        """Commit what was put, then close. Idempotent. Inside a subscriber it returns at once and closes soon."""
+        self._finalizer.detach()
+        _close(self._writer, self._reader)
 
     def __enter__(self) -> Store:
         return self
@@ -203,6 +206,11 @@ class Store:
 
 
 def _close(writer: Writer | None, reader: Reader) -> None:
-    if writer:
-        writer.close()
-    reader.close()
+    if writer is None:
+        reader.close()
+    elif writer.in_writer_thread():  # also when the last reference to a store is dropped there
+        threading.Thread(target=_close, args=(writer, reader), name="store-close").start()
+    else:
+        writer.stop()
+        reader.close()
+        writer.release()

@@ -102,27 +102,30 @@ class Writer:
     def in_writer_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def close(self) -> None:
-        """Commit what is queued, then stop. Idempotent; every caller returns only when all is done."""
+    def stop(self) -> None:
+        """Commit what is queued, then end the thread. Idempotent; every caller returns only when all is done."""
         if os.getpid() != self._pid:
             return
         with self._gate:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
-        if not self.in_writer_thread():
-            self._thread.join()
+        self._thread.join()
+
+    def release(self) -> None:
+        """After `stop`: close the file. As the last connection, this one folds the log into the file and removes it."""
+        if os.getpid() != self._pid:
+            return
+        with self._gate:
+            self._connection.close()
+            self._lock.release()
 
     def _work(self) -> None:
         transaction = Transaction(self._connection)
-        try:
-            open_ = True
-            while open_:
-                items, open_ = self._take()
-                self._commit(transaction, items)
-        finally:
-            self._connection.close()
-            self._lock.release()
+        open_ = True
+        while open_:
+            items, open_ = self._take()
+            self._commit(transaction, items)
 
     def _take(self) -> tuple[list[_Item], bool]:
         """Everything queued, at least one item; False with the last."""
