@@ -33,6 +33,10 @@ class TrainConfig:
     """A key of ``algorithms.losses.LOSSES``."""
     loss_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the loss, e.g. ``{"clip_high": 0.28}``."""
+    entropy_coef: float = 0.0
+    """Weight of an entropy bonus; each token counts with its loss weight."""
+    max_grad_norm: float = 1.0
+    weight_decay: float = 0.0
     normalizer: str = "rollout_mean"
     """Token weights: a key of ``algorithms.NORMALIZERS``."""
     constant: float = 1024.0
@@ -42,8 +46,8 @@ class TrainConfig:
     max_sample_tokens: int | None = None
     """Longer samples are cut after the last call that fits; None: the token budget."""
     sampling: Sampling = field(default_factory=Sampling)
-    """What the training rollouts sample with, whatever the harness asks for. The learner scores tokens under the
-    plain distribution, so temperature, top_p and top_k must leave it as it is."""
+    """What the training rollouts sample with, whatever the harness asks for. The learner scores tokens under the whole
+    distribution at that temperature, so top_p and top_k must not cut it."""
     seed: int = 0
     """Order of tasks, and the permutation of ``shuffle_rewards``."""
     drain_s: float = 60.0
@@ -65,13 +69,18 @@ class TrainConfig:
             _require(_whole(getattr(self, name), 1), name, getattr(self, name), "a whole number of at least 1")
         for name in ("seed", "eval_every", "checkpoint_every"):
             _require(_whole(getattr(self, name), 0), name, getattr(self, name), "a whole number of at least 0")
-        for name in ("learning_rate", "constant", "drain_s"):
-            _require(_positive(getattr(self, name)), name, getattr(self, name), "a positive, finite number")
+        for name in ("learning_rate", "constant", "drain_s", "max_grad_norm"):
+            _require(_finite(getattr(self, name), above=0), name, getattr(self, name), "a positive, finite number")
+        _require(_finite(self.entropy_coef), "entropy_coef", self.entropy_coef, "a finite number")
+        decays = _finite(self.weight_decay) and self.weight_decay >= 0
+        _require(decays, "weight_decay", self.weight_decay, "a finite number of at least 0")
         if self.max_sample_tokens is not None:
             fits = _whole(self.max_sample_tokens, 1) and self.max_sample_tokens <= self.token_budget
             _require(fits, "max_sample_tokens", self.max_sample_tokens, f"from 1 to token_budget ({self.token_budget})")
-        plain = (self.sampling.temperature, self.sampling.top_p, self.sampling.top_k) == (1.0, 1.0, 0)
-        _require(plain, "sampling", self.sampling, "temperature 1, top_p 1 and top_k 0, or ratios would be wrong")
+        whole = self.sampling.temperature > 0 and self.sampling.top_p == 1.0 and self.sampling.top_k == 0
+        _require(
+            whole, "sampling", self.sampling, "with temperature above 0, top_p 1 and top_k 0: other ratios are wrong"
+        )
         _require_known("estimator", self.estimator, ESTIMATORS)
         _require_known("normalizer", self.normalizer, NORMALIZERS)
 
@@ -79,6 +88,16 @@ class TrainConfig:
     def sample_limit(self) -> int:
         """Most tokens in one sample."""
         return self.max_sample_tokens or self.token_budget
+
+    def learner_options(self) -> dict[str, Any]:
+        """What `Learner.update` gets as ``options``: the learner's own and the loss's."""
+        return {
+            "temperature": self.sampling.temperature,
+            "entropy_coef": self.entropy_coef,
+            "max_grad_norm": self.max_grad_norm,
+            "weight_decay": self.weight_decay,
+            **self.loss_options,
+        }
 
     def settings(self) -> dict[str, Any]:
         """As JSON values, for the run's record."""
@@ -108,8 +127,8 @@ def _whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+def _finite(value: object, *, above: float = -math.inf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > above
 
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:

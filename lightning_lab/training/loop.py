@@ -6,6 +6,7 @@ collecting → closing → draining → updating → publishing → collecting �
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -123,9 +124,12 @@ class TrainingLoop:
         collected_at = time.time()
         batch = build_batch(groups, sample_sets, self._config, self._step, self._parts.policy.version)
         metrics = {**batch.metrics, "breaks": float(len(batch.breaks)), "seconds_collect": collected_at - started_at}
-        if not batch.skipped:
-            metrics |= self._update(batch)
-        self._store_step(batch, metrics, started_at)
+        skipped = batch.skipped
+        if not skipped:
+            learned = self._update(batch)
+            skipped = "non_finite_gradient" if learned.pop("skipped", 0.0) else ""
+            metrics = {**learned, **metrics}
+        self._store_step(batch, metrics, skipped, started_at)
 
     def _collect(self) -> tuple[list[Group], dict[str, SampleSet]]:
         """Whole groups, in the order of the schedule whatever the order in which they completed."""
@@ -161,7 +165,11 @@ class TrainingLoop:
         return sample_sets
 
     def _update(self, batch: Batch) -> dict[str, float]:
-        """Update and publish while requests are held; they go on whatever happens here."""
+        """Update and publish while requests are held; they go on whatever happens here. Returns the learner's metrics.
+
+        A learner that met a gradient which is not finite changes nothing and says so with ``skipped`` = 1; publishing
+        the same weights once more does no harm.
+        """
         self._phase(Phase.CLOSING)
         started = time.perf_counter()
         try:
@@ -171,7 +179,7 @@ class TrainingLoop:
             result = self.learner.update(
                 batch.micro_batches,
                 loss=self._config.loss,
-                options=self._config.loss_options,
+                options=self._config.learner_options(),
                 learning_rate=self._config.learning_rate,
             )
             self._phase(Phase.PUBLISHING)
@@ -182,9 +190,9 @@ class TrainingLoop:
         self._parts.store.put_event("policy", self._run.id, data={"version": version})
         self._store_token_stats(batch, result)
         paused = {"seconds_update": time.perf_counter() - started, "aborted": float(report.aborted)}
-        return {**{name: float(value) for name, value in result.metrics.items()}, **batch.metrics, **paused}
+        return {name: float(value) for name, value in {**result.metrics, **paused}.items() if math.isfinite(value)}
 
-    def _store_step(self, batch: Batch, metrics: Mapping[str, float], started_at: float) -> None:
+    def _store_step(self, batch: Batch, metrics: Mapping[str, float], skipped: str, started_at: float) -> None:
         store, run_id = self._parts.store, self._run.id
         store.put_samples(run_id, self._step, batch.samples, batch.breaks)
         for rollout in batch.rollouts:
@@ -198,7 +206,7 @@ class TrainingLoop:
                 metrics=metrics,
                 started_at=started_at,
                 finished_at=time.time(),
-                skipped=batch.skipped,
+                skipped=skipped,
             )
         )
         self._store_seq = done.result()  # a step that cannot be stored must not be followed by another

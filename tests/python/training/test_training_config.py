@@ -25,7 +25,10 @@ from lightning_lab.training import ConfigError, TrainConfig
             {"max_sample_tokens": 9, "token_budget": 8},
             r"max_sample_tokens is 9; it must be from 1 to token_budget \(8\)",
         ),
-        ({"sampling": Sampling(temperature=0.7)}, "sampling is"),
+        ({"sampling": Sampling(temperature=0.0)}, "sampling is"),
+        ({"sampling": Sampling(top_p=0.9)}, "top_p 1 and top_k 0"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1"),
+        ({"entropy_coef": float("inf")}, "entropy_coef is inf"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(settings: dict[str, Any], words: str) -> None:

@@ -12,7 +12,7 @@ import torch
 from training_fakes import FakeLab, make_tasks
 
 from lightning_lab.policy.base import PolicyError
-from lightning_lab.records import Outcome, Rollout, RolloutState
+from lightning_lab.records import Outcome, Rollout, RolloutState, Sampling
 from lightning_lab.training import ConfigError, TrainingLoop, TrainingStopped
 
 MakeLoop = Callable[..., TrainingLoop]
@@ -193,6 +193,22 @@ def test_easyr1_585_a_batch_without_signal_is_skipped_and_the_loop_goes_on(lab: 
     ] * 2
     assert lab.policy.updates == []
     assert [rollout.advantage for rollout in lab.store.rollouts("run")] == [0.0] * 16
+
+
+def test_a_gradient_that_is_not_finite_skips_the_step(lab: FakeLab, make_loop: MakeLoop) -> None:
+    lab.policy.extra_metrics = {"skipped": 1.0, "grad_norm": float("nan")}
+    assert make_loop(steps=1, groups=4, n=8).run().state == "finished"
+    (step,) = lab.store.steps("run")
+    assert step.skipped == "non_finite_gradient"
+    assert "grad_norm" not in step.metrics and "skipped" not in step.metrics and step.metrics["rollouts"] == 32
+
+
+def test_the_learner_is_told_how_the_tokens_were_sampled(lab: FakeLab, make_loop: MakeLoop) -> None:
+    sampling = Sampling(temperature=0.8, max_tokens=7)
+    make_loop(steps=1, groups=4, n=8, sampling=sampling, loss_options={"clip_high": 0.3}, entropy_coef=0.01).run()
+    assert set(lab.controller.samplings) == {sampling}
+    expected = {"temperature": 0.8, "clip_high": 0.3, "entropy_coef": 0.01, "max_grad_norm": 1.0, "weight_decay": 0.0}
+    assert lab.policy.options == expected
 
 
 def test_a_stop_request_finishes_the_step(lab: FakeLab, make_loop: MakeLoop) -> None:

@@ -51,6 +51,8 @@ class Bandit:
         self.version = 0
         self.logits = torch.zeros(VOCABULARY, dtype=torch.float64, requires_grad=True)
         self.updates: list[Sequence[Sequence[LossRow]]] = []
+        self.options: dict[str, Any] = {}
+        self.extra_metrics: dict[str, float] = {}
         self.update_error: Exception | None = None
         self._rng = np.random.default_rng(seed)
         self._lock = threading.Lock()
@@ -70,6 +72,8 @@ class Bandit:
         self.updates.append(micro_batches)
         if self.update_error is not None:
             raise self.update_error
+        self.options = dict(options)
+        clips = {name: value for name, value in options.items() if name.startswith("clip_")}
         self.logits.grad = None
         total, stats = 0.0, []
         for row in (row for rows in micro_batches for row in rows):
@@ -77,7 +81,7 @@ class Bandit:
             weights = row.token_weight * torch.tensor(row.sample.mask).double()
             advantages = torch.full_like(weights, row.advantage)
             value, tokens = LOSSES[loss](
-                logprobs, torch.tensor(row.sample.logprobs).double(), advantages, weights, **options
+                logprobs, torch.tensor(row.sample.logprobs).double(), advantages, weights, **clips
             )
             value.backward()
             total += value.item()
@@ -91,7 +95,7 @@ class Bandit:
         with torch.no_grad():
             self.logits -= learning_rate * self.logits.grad
         names = ("entropy", "approx_kl", "clip_frac", "ratio_mean", "grad_norm")
-        return UpdateResult(metrics={"loss": total, **dict.fromkeys(names, 0.0)}, tokens=stats)
+        return UpdateResult(metrics={"loss": total, **dict.fromkeys(names, 0.0), **self.extra_metrics}, tokens=stats)
 
     def publish(self, version: int) -> None:
         assert version == self.version + 1
