@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -117,8 +119,7 @@ def open_writer(path: Path, durability: Durability) -> sqlite3.Connection:
     """The one connection that writes; creates file and tables. Raises `StoreError` by name."""
     if path.exists() and path.stat().st_size:
         _check_magic(path)
-    try:
-        connection = connect(path, "mode=rwc")
+    with _opening(path, "mode=rwc", "Check that its folder exists and is writable.") as connection:
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             check_identity(connection, path)
         connection.execute("PRAGMA journal_mode=WAL").fetchone()
@@ -126,23 +127,31 @@ def open_writer(path: Path, durability: Durability) -> sqlite3.Connection:
         connection.execute(f"PRAGMA journal_size_limit={_WAL_SIZE_LIMIT}").fetchone()
         if not connection.execute("PRAGMA user_version").fetchone()[0]:
             create_tables(connection)
-    except sqlite3.Error as error:
-        raise StoreError(
-            f"Cannot open the store {path}: {error}. Check that its folder exists and is writable."
-        ) from error
     return connection
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
     """A connection that can only read. Raises `NotARunError`, `SchemaVersionError` or `StoreError`."""
     _check_magic(path)
-    try:
-        connection = connect(path, read_parameters(path))
+    with _opening(path, read_parameters(path), "Check its permissions, and that it is whole.") as connection:
         connection.execute("PRAGMA query_only=1")
         check_identity(connection, path)
-    except sqlite3.Error as error:
-        raise StoreError(f"Cannot read the store {path}: {error}.") from error
     return connection
+
+
+@contextmanager
+def _opening(path: Path, parameters: str, advice: str) -> Iterator[sqlite3.Connection]:
+    """A connection that stays open only if the block succeeds."""
+    connection = None
+    try:
+        connection = connect(path, parameters)
+        yield connection
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise StoreError(f"Cannot open the store {path}: {error}. {advice}") from error
+        raise
 
 
 def connect(path: Path, parameters: str) -> sqlite3.Connection:

@@ -74,14 +74,16 @@ class Store:
     def put_samples(self, run_id: str, step: int, samples: Sequence[Sample], breaks: Sequence[Break]) -> Future[int]:
         """Store the samples of whole rollouts, replacing earlier ones of the same rollouts. Event kind ``samples``."""
         at, samples, breaks = time.time(), tuple(samples), tuple(breaks)
-        return self._put(lambda transaction: transaction.samples(at, run_id, step, samples, breaks))
+        return self._put(lambda transaction: transaction.samples(at, run_id, int(step), samples, breaks))
 
     def put_token_stats(
         self, run_id: str, step: int, rollout_id: str, sample_index: int, stats: Mapping[str, Floats]
     ) -> Future[int]:
         """Per-token numbers of one sample, each shape [len(sample.ids)]. Event kind ``token_stats``."""
         at, stats = time.time(), dict(stats)
-        return self._put(lambda transaction: transaction.token_stats(at, run_id, step, rollout_id, sample_index, stats))
+        return self._put(
+            lambda transaction: transaction.token_stats(at, run_id, int(step), rollout_id, int(sample_index), stats)
+        )
 
     def put_step(self, step: Step) -> Future[int]:
         """Insert or replace an optimiser step. Event kind ``step``."""
@@ -157,7 +159,8 @@ class Store:
         group_id: str | None = None,
     ) -> list[Rollout]:
         """Those that match everything given, in creation order."""
-        wanted = {"run_id": run_id, "state": state, "step": step, "mode": mode, "group_id": group_id}
+        index = None if step is None else int(step)  # a data frame gives numpy integers, which SQLite does not take
+        wanted = {"run_id": run_id, "state": state, "step": index, "mode": mode, "group_id": group_id}
         return self._reader.rollouts({name: value for name, value in wanted.items() if value is not None})
 
     def calls(self, rollout_id: str, *, attempt: int | None = None) -> list[Call]:

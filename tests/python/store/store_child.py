@@ -22,12 +22,12 @@ def hold(path: str) -> None:
 
 
 def calls(path: str, durability: str) -> None:
-    """Put calls of four rollouts from four threads, for ever; say each id once it is acknowledged."""
+    """Put calls of four rollouts from four threads; say each id once it is acknowledged."""
     store = Store(path, durability=durability)  # type: ignore[arg-type]
 
     def work(name: int) -> None:
         store.put_rollout(rollout(f"r-{name}", "running"))
-        for call in turns(1000, f"r-{name}", new=3, seed=name):
+        for call in turns(150, f"r-{name}", new=3, seed=name):
             store.put_call(call).result()
             sys.stdout.write(f"{call.id}\n")
             sys.stdout.flush()
@@ -46,7 +46,7 @@ def full(path: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
     futures = [store.put_call(call) for call in turns(5, new=100)]
     wait(futures)
-    futures += [store.put_call(call) for call in turns(200, "r-2", new=200)]
+    futures += [store.put_call(call) for call in turns(60, "r-2", new=200)]
     done, hung = wait(futures, timeout=20)
     failures = [error for future in done if (error := future.exception())]
     try:

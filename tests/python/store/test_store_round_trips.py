@@ -55,7 +55,7 @@ def test_calls_are_rebuilt_exactly(store: Store, calls: list) -> None:
     assert [item.id for item in first] == [item.id for item in calls if item.attempt == 1]
 
 
-@settings(PROPERTY, max_examples=20)
+@settings(PROPERTY, max_examples=12)
 @given(calls=conversations())
 def test_calls_continue_after_a_reopen(tmp_path: Path, calls: list) -> None:
     path = tmp_path / f"{next(_numbers)}.sqlite"

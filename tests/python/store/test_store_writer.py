@@ -136,7 +136,7 @@ def test_filters_in_creation_order(store: Store) -> None:
     ids = lambda **wanted: [found.id for found in store.rollouts(**wanted)]  # noqa: E731
     assert ids() == [f"r-{i}" for i in range(12)]
     assert ids(run_id="run-0", group_id="g-1") == ["r-4", "r-6"]
-    assert ids(state="running") == ids(step=7) == ["r-4"]
+    assert ids(state="running") == ids(state=RolloutState.RUNNING) == ids(step=7) == ids(step=np.int64(7)) == ["r-4"]
     assert ids(run_id="run-0", mode="eval") == ["r-2"]
     assert ids(run_id="run-0", step=8) == []
     rows = {event.subject: event.data["row"] for event in store.events(run_id="run-0", kind="rollout")}
@@ -377,7 +377,7 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path, durability: str)
         assert set(acknowledged) <= set(stored)
         assert store.counts("run")["calls"] == len(stored) == len(store.events(kind="call"))
         for name in range(4):
-            for read, put in zip(store.calls(f"r-{name}"), turns(1000, f"r-{name}", new=3, seed=name), strict=False):
+            for read, put in zip(store.calls(f"r-{name}"), turns(150, f"r-{name}", new=3, seed=name), strict=False):
                 assert read.id == put.id and (read.prompt_ids == put.prompt_ids).all()
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -401,6 +401,16 @@ def test_durability_sets_how_commits_are_synced(tmp_path: Path, durability: str,
         connection = store._writer._connection  # type: ignore[union-attr]
         assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_refusal_is_logged_never_printed(tmp_path: Path) -> None:
+    script = (
+        "import sys; from lightning_lab.store import Store\n"
+        "with Store(sys.argv[1]) as s: assert s.put_event('log', 'run', data={'x': object()}).exception()"
+    )
+    argv = [sys.executable, "-c", script, str(tmp_path / "s.sqlite")]
+    done = subprocess.run(argv, check=True, env=_environment(), timeout=60, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_opening_what_cannot_be_opened(tmp_path: Path) -> None:
