@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.machinery
 import json
 import logging
 import os
@@ -12,13 +11,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lightning_lab.controller import environment
 from lightning_lab.controller.capture import Capture
 from lightning_lab.controller.frames import frame, json_frame, read_json
+from lightning_lab.harnesses.source import own_files
 
 _LOG = logging.getLogger(__name__)
 _END_LIMIT_S = 8.0
@@ -47,16 +47,18 @@ class ServerKey:
     """Modules worth preloading that nobody asked for: a failing import is left to the agent that needs it."""
     env: tuple[tuple[str, str], ...]
     path: tuple[str, ...]
-    stamps: tuple[tuple[str, int], ...]
-    """The preloaded files of the user's own folder with their time of change: an edited one is loaded anew."""
+    own_files: tuple[tuple[str, int], ...]
+    """The files of the user's own modules with their times of change: an edited one is loaded anew."""
 
     @classmethod
     def make(cls, role: str, preload: tuple[str, ...], optional: tuple[str, ...], env: Mapping[str, str]) -> ServerKey:
-        path = tuple(environment.import_path())
-        stamps = tuple((name, _changed_at(name, path)) for name in preload)
-        optional = tuple(name for name in optional if name not in preload)
         return cls(
-            role=role, preload=preload, optional=optional, env=tuple(sorted(env.items())), path=path, stamps=stamps
+            role=role,
+            preload=preload,
+            optional=tuple(name for name in optional if name not in preload),
+            env=tuple(sorted(env.items())),
+            path=tuple(environment.import_path()),
+            own_files=own_files() if preload or optional else (),
         )
 
 
@@ -114,8 +116,8 @@ class ForkServer:
     def has_ended(self) -> bool:
         return self._ended.done()
 
-    async def boot(self, limit_s: float) -> None:
-        """Wait until the modules are imported. Raises `BootError`; the process is gone then."""
+    async def boot(self, limit_s: float) -> int:
+        """Wait for the imports; returns how many threads there are. Raises `BootError`, with the process gone."""
         wishes = {"path": self._key.path, "preload": self._key.preload, "optional": self._key.optional}
         loop = asyncio.get_running_loop()
         try:
@@ -128,8 +130,8 @@ class ForkServer:
             await self.end(at_once=True)
             reason = answer.get("error") or self._boot_words("ended while it imported")
             raise BootError(f"Preloading {', '.join(self._key.preload)} failed:\n{reason}", by_agent=True)
-        self._warn_of_threads(answer["threads"])
         loop.add_reader(self._control, self._on_control)
+        return int(answer["threads"])
 
     async def launch(self, spec: Mapping[str, Any], payload: bytes) -> Channel:
         """Have this process forked by a supervisor. Raises `OSError` if the fork server is gone."""
@@ -209,15 +211,6 @@ class ForkServer:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _warn_of_threads(self, threads: int) -> None:
-        if threads > 1:
-            _LOG.warning(
-                "Preloading %s started %d threads; agents are forked without them and may hang. "
-                "Preload only modules that start none, or none.",
-                ", ".join((*self._key.preload, *self._key.optional)),
-                threads - 1,
-            )
-
     def _boot_words(self, what: str) -> str:
         printed = self._printed.text().strip()
         return f"The fork server of the {self._key.role}s {what}." + (f" It printed:\n{printed}" if printed else "")
@@ -245,15 +238,29 @@ class ServerPool:
         await asyncio.gather(*(_end(task) for task in servers), *self._ending)
 
     async def _boot(self, key: ServerKey) -> ForkServer:
+        """A fork server with one thread: modules that start more are preloaded only for those who insist."""
+        server, threads = await self._started(key)
+        if threads > 1 and key.optional:
+            await server.end()
+            server, threads = await self._started(replace(key, optional=()))
+        if threads > 1:
+            _LOG.warning(
+                "Preloading %s started %d threads; agents are forked without them and may hang. "
+                "Preload only modules that start none.",
+                ", ".join(key.preload),
+                threads - 1,
+            )
+        return server
+
+    async def _started(self, key: ServerKey) -> tuple[ForkServer, int]:
         home = self._root / f"server-{key.role}"
         home.mkdir(exist_ok=True)
         server = ForkServer(key, home)
         try:
-            await server.boot(self._boot_limit_s)
+            return server, await server.boot(self._boot_limit_s)
         except asyncio.CancelledError:
             await server.end(at_once=True)
             raise
-        return server
 
     def _retire_idle(self, role: str) -> None:
         """Before one more is started: end the longest unused ones, and drop those that are gone."""
@@ -292,10 +299,3 @@ def _start(control: socket.socket, env: Mapping[str, str]) -> subprocess.Popen[b
         pass_fds=(control.fileno(),),
         start_new_session=True,
     )
-
-
-def _changed_at(module: str, path: tuple[str, ...]) -> int:
-    """When the file of a top-level module changed last, in nanoseconds; 0 if it has none. Imports nothing."""
-    spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], list(path))
-    origin = Path(spec.origin) if spec and spec.origin else None
-    return origin.stat().st_mtime_ns if origin and origin.is_file() else 0

@@ -27,7 +27,7 @@ def ship(function: Callable[..., Any], *arguments: Any, what: str) -> bytes:
         ) from error
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, no-any-unimported]
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle without its anonymous code: a traceback from the other process names the cell and shows the line."""
 
     def reducer_override(self, value: Any) -> Any:

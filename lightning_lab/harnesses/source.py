@@ -10,9 +10,12 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+import lightning_lab
 
 
 def source_of(target: Callable[..., Any] | type) -> str:
@@ -38,17 +41,26 @@ def digest(*parts: bytes) -> str:
 
 
 def referred_modules(target: Callable[..., Any] | type) -> tuple[str, ...]:
-    """Installed packages that the function will import when it is unpickled, by top-level name.
-
-    Modules of the user's own folder are left out: they change between two rollouts, an installed one does not.
-    """
+    """Modules that the function will import when it is unpickled, by top-level name; the standard library left out."""
     names: set[str] = set()
     for value in _referred(target, depth=3):
         module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         module = module or type(value).__module__
         if isinstance(module, str):
             names.add(module.partition(".")[0])
-    return tuple(sorted(name for name in names if _is_installed(name)))
+    return tuple(sorted(name for name in names if _is_importable(name)))
+
+
+def own_files() -> tuple[tuple[str, int], ...]:
+    """The files of all loaded modules that are neither installed nor ours, with their times of change (ns)."""
+    return tuple((name, Path(name).stat().st_mtime_ns) for name in _own_names(len(sys.modules)) if Path(name).is_file())
+
+
+@lru_cache(maxsize=1)
+def _own_names(_loaded: int) -> tuple[str, ...]:
+    """Looked up again only when more modules are loaded: there are thousands."""
+    files = {str(getattr(module, "__file__", None) or "") for module in [*sys.modules.values()]}
+    return tuple(sorted(name for name in files if name.endswith(".py") and not name.startswith(_FOREIGN_FOLDERS)))
 
 
 def cell_sources(target: Callable[..., Any] | type) -> dict[str, str]:
@@ -87,17 +99,17 @@ def _referred(target: Any, depth: int) -> Iterator[Any]:
                 continue
             seen.add(id(value))
             yield value
-            if _is_shipped_by_value(value):
+            if value is target or _is_shipped_by_value(value):
                 for function in functions_in(value):
                     following.extend([function, *named_values(function).values()])
         level = following
 
 
 def _is_shipped_by_value(value: Any) -> bool:
-    """Functions and classes of installed packages are shipped by name: what they use comes with their module."""
+    """Functions and classes that a module holds are shipped by name: what they use comes with their module."""
     if not isinstance(value, FunctionType | type):
         return False
-    return not _is_installed(str(value.__module__).partition(".")[0])
+    return value.__module__ in (None, "__main__") or "<locals>" in value.__qualname__
 
 
 def _global_names(code: CodeType) -> set[str]:
@@ -122,13 +134,18 @@ def _code_bytes(code: CodeType) -> bytes:
     return b"|".join([code.co_code, " ".join(code.co_names).encode(), *constants])
 
 
-def _is_installed(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     if name in sys.stdlib_module_names or name in ("__main__", "__mp_main__", "lightning_lab"):
         return False
-    origin = getattr(sys.modules.get(name), "__file__", None)
-    return origin is not None and any(Path(origin).is_relative_to(folder) for folder in _SITE_FOLDERS)
+    return getattr(sys.modules.get(name), "__spec__", None) is not None
 
 
-_SITE_FOLDERS = tuple(
-    {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages(), *site.getsitepackages()}
+_FOREIGN_FOLDERS = tuple(
+    str(folder)
+    for folder in {
+        *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+        site.getusersitepackages(),
+        *site.getsitepackages(),
+        Path(lightning_lab.__file__).parent,
+    }
 )
