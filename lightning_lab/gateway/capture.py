@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import orjson
 from starlette.types import Receive, Send
@@ -44,13 +44,6 @@ class CallStore(Protocol):
     def mark_delivered(self, call_id: str) -> Future[int]: ...
 
     def put_event(self, kind: str, run_id: str, subject: str = "", data: Mapping[str, Any] = ...) -> Future[int]: ...
-
-
-@runtime_checkable
-class RawText(Protocol):
-    """A policy that can read a text without a conversation around it; Completions with text needs one."""
-
-    def encode(self, text: str) -> Ids: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +173,17 @@ class Exchange:
             return await self._render(request, size)
         if not isinstance(request.prompt, str):
             return request.prompt
-        if not isinstance(policy, RawText):
+        encode = getattr(policy, "encode", None)  # text → ids; not every policy reads text without a conversation
+        if encode is None:
             raise bad_request(
                 f"Policy {policy.name!r} reads conversations, not raw text. "
                 "Use chat completions, or send the prompt as token ids.",
                 param="prompt",
                 code="unsupported_parameter",
             )
-        return policy.encode(request.prompt)
+        with _policy_duty("encode a prompt"):
+            ids: Ids = encode(request.prompt)
+            return ids
 
     async def _render(self, request: Request, size: int) -> Ids:
         render = self._capture.policy.render

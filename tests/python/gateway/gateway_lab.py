@@ -127,7 +127,8 @@ class ScriptedPolicy:
         """End all holding, now and later. From any thread."""
         self._released = True
         for loop, event in self._waiting:
-            loop.call_soon_threadsafe(event.set)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
 
     def _chunk(self, ids: list[int], say: Say, finish_reason: str | None) -> Chunk:
         return Chunk(
