@@ -290,16 +290,22 @@ class Lab(metaclass=OneOpenLab):
             self.closed = True
             atexit.unregister(self.close)
             try:
-                if self._active is not None:
-                    self._active.cancel()
+                self._end_active_run()
                 self._parts.controller.close()
-                self._parts.gateway.resume()
                 for thread in self._threads:
                     thread.join(_THREAD_END_S)
                 self._front_end.close()
             finally:
                 self._parts.close()
                 self._parts_closed = True
+
+    def _end_active_run(self) -> None:
+        """While the controller still works, so that the run's record says `stopped`, not `failed`."""
+        active = self._active
+        if active is not None:
+            active.cancel()
+            self._parts.gateway.resume()
+            active.join(_THREAD_END_S)
 
     def _readable_feed(self) -> RunFeed | None:
         feed = self._feed

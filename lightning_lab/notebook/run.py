@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -139,6 +139,10 @@ class RunHandle(StoredRun):
     def cancel(self) -> None:
         """End now: rollouts under way are cancelled, the step is not finished. Returns at once."""
         self._control.cancel()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Block until the run has ended; whether it did. In a cell, ``await run`` instead."""
+        return bool(wait([self._ended], timeout_s).done)
 
     async def wait(self) -> RunHandle:
         """Wait for the end and return this handle. Raises `RunFailedError` if the run failed.

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
+
+INTERRUPT_S = 0.1
+"""How soon an interrupt is noticed. ipykernel (7.4) puts it on the loop from a signal handler, which does not wake a
+loop that sleeps: without a tick, an interrupted cell would go on waiting until something else happens."""
 
 
 async def wait_for(future: Future[T]) -> T:
@@ -24,5 +29,8 @@ async def wait_for(future: Future[T]) -> T:
             loop.call_soon_threadsafe(done.set)
 
     future.add_done_callback(wake)
-    await done.wait()
+    while not future.done():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(INTERRUPT_S):
+                await done.wait()
     return future.result()
