@@ -36,7 +36,7 @@ def run(*command: str | Path, **environment: str) -> None:
 
 
 def pip(*arguments: str, **environment: str) -> None:
-    run(PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments, **environment)
+    run(PYTHON, "-m", "pip", "-qq", "--disable-pip-version-check", *arguments, **environment)
 
 
 def unchanged(stage: str, *inputs: Path) -> bool:
@@ -148,7 +148,7 @@ def build_extension() -> None:
         return
     path = node_path()
     print("Building the JupyterLab extension", flush=True)
-    jlpm = [PYTHON, "-m", "jupyterlab.jlpmapp", "--cwd", EXTENSION]
+    jlpm = [BIN / "jlpm", "--cwd", EXTENSION]
     run(*jlpm, "install", "--immutable", PATH=path)
     run(*jlpm, "build:prod", PATH=path)
     link(built, VENV / "share" / "jupyter" / "labextensions" / "lightning-lab")
