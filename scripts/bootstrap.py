@@ -28,9 +28,9 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 MINIMUM_NODE = 20
 
 
-def run(*command: str | Path, **environment: str) -> None:
-    """Run a command in the repository; a failure ends the set-up with the command's own message."""
-    result = subprocess.run([str(part) for part in command], cwd=ROOT, env={**os.environ, **environment})
+def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> None:
+    """Run a command; a failure ends the set-up with the command's own message."""
+    result = subprocess.run([str(part) for part in command], cwd=cwd, env={**os.environ, **environment})
     if result.returncode:
         sys.exit(f"set-up stopped: `{' '.join(map(str, command))}` ended with {result.returncode}")
 
@@ -148,9 +148,8 @@ def build_extension() -> None:
         return
     path = node_path()
     print("Building the JupyterLab extension", flush=True)
-    jlpm = [BIN / "jlpm", "--cwd", EXTENSION]
-    run(*jlpm, "install", "--immutable", PATH=path)
-    run(*jlpm, "build:prod", PATH=path)
+    run(BIN / "jlpm", "install", "--immutable", cwd=EXTENSION, PATH=path)
+    run(BIN / "jlpm", "build:prod", cwd=EXTENSION, PATH=path)
     link(built, VENV / "share" / "jupyter" / "labextensions" / "lightning-lab")
     done("extension", *inputs)
 
