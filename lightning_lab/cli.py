@@ -1,0 +1,115 @@
+"""``lightning-lab quickstart | doctor | serve``."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+import lightning_lab
+
+_MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    status: int = options.command(options)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lightning-lab", description=lightning_lab.__doc__)
+    parser.add_argument("--version", action="version", version=f"lightning-lab {lightning_lab.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    quickstart = commands.add_parser("quickstart", help="copy the quickstart notebook")
+    quickstart.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR")
+    quickstart.add_argument("--force", action="store_true", help="replace a notebook of that name")
+    quickstart.set_defaults(command=_quickstart)
+
+    doctor = commands.add_parser("doctor", help="check the installation and say what to do")
+    doctor.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are to be stored")
+    doctor.set_defaults(command=_doctor)
+
+    serve = commands.add_parser("serve", help="the gateway without a notebook, for one rollout by hand")
+    serve.add_argument("--policy", default="quickstart", help="quickstart, smollm2 or a model directory")
+    serve.add_argument("--port", type=int, default=0, help="default: any free one")
+    serve.add_argument("--runs", type=Path, default=Path("runs"), help="where the calls are stored")
+    serve.set_defaults(command=_serve)
+    return parser
+
+
+def _quickstart(options: argparse.Namespace) -> int:
+    target: Path = options.folder / "quickstart.ipynb"
+    notebook = _notebook()
+    if notebook is None:
+        return _fail("The notebook is missing from this installation. Reinstall: pip install -U lightning-lab")
+    try:
+        if target.exists() and target.read_bytes() != notebook and not options.force:
+            return _fail(f"{target} exists and was changed; nothing was written. Use --force to replace it.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(notebook)
+    except OSError as error:
+        return _fail(f"Cannot write {target}: {error.strerror}. Choose another folder.")
+    print(f"{target}\nOpen it with: jupyter lab {target}")
+    print('It needs: pip install "lightning-lab[quickstart]"   (lightning-lab doctor checks what is there)')
+    return 0
+
+
+def _notebook() -> bytes | None:
+    """The packaged notebook, or the repository's own in an editable installation."""
+    package = resources.files("lightning_lab")
+    for place in (package / "_shipped" / "quickstart.ipynb", package / ".." / "notebooks" / "quickstart.ipynb"):
+        if place.is_file():
+            return place.read_bytes()
+    return None
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from lightning_lab.notebook.doctor import examine
+
+    problems = 0
+    for finding in examine(options.runs):
+        problems += finding.level == "problem"
+        print(f"{_MARKS[finding.level]}  {finding.name}: {finding.said}", flush=True)
+        if finding.action:
+            print(f"         → {finding.action}")
+    print("Everything that is needed is there." if not problems else f"{problems} to fix.")
+    return 1 if problems else 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from lightning_lab.gateway import GatewayError
+    from lightning_lab.notebook.errors import MissingExtraError
+    from lightning_lab.notebook.serving import ServedRollout
+    from lightning_lab.policy.base import PolicyError
+    from lightning_lab.store import StoreError
+
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        served = ServedRollout(options.policy, runs=options.runs, port=options.port)
+    except (GatewayError, MissingExtraError, PolicyError, StoreError) as error:
+        return _fail(str(error))
+    try:
+        print(served.instructions, flush=True)
+        ended.wait()
+    finally:
+        served.close()
+    print(f"Stopped. {served.calls} calls are recorded in {served.path}.")
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(message, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
