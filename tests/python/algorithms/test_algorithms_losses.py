@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -151,7 +151,8 @@ def test_the_gradient_does_not_know_how_the_batch_was_cut(
         return _gradient(model, rollouts, advantages, loss, normalizer, budget)
 
     whole = gradient(merged, 10_000)
-    assert torch.isfinite(whole).all() and whole.abs().max() > 0
+    assert torch.isfinite(whole).all()
+    assume(whole.abs().max() > 0)  # every token may happen to be clipped
     _close(gradient(merged, longest), whole)
     _close(gradient(split, longest), gradient(split, 10_000))
     if normalizer not in CUT_DEPENDENT:
