@@ -42,10 +42,10 @@ def _split_calls(text: str) -> tuple[str, tuple[dict[str, str], ...]]:
     kept: list[str] = []
     end = 0
     for match in _CALL.finditer(text):
-        call = _parse_call(match.group(1))
-        if call is None:
+        found = _parse_calls(match.group(1))
+        if not found:
             continue
-        calls.append(call)
+        calls.extend(found)
         kept.append(text[end : match.start()])
         end = match.end()
     if not calls:
@@ -55,14 +55,32 @@ def _split_calls(text: str) -> tuple[str, tuple[dict[str, str], ...]]:
     return "\n".join(part for part in (piece.strip() for piece in kept) if part), tuple(calls)
 
 
-def _parse_call(body: str) -> dict[str, str] | None:
-    """``{"name": …, "arguments": …}`` → call, or None when it is malformed."""
+def _parse_calls(body: str) -> list[dict[str, str]]:
+    """``{"name": …, "arguments": …}``, or a list of them as SmolLM2 writes it → calls, none if it is malformed."""
+    text = body.strip()
+    listed = text.startswith("[")
+    at = _skip(text, 1) if listed else 0
+    calls: list[dict[str, str]] = []
     try:
-        members, end = _object_members(body, _skip(body, 0))
+        while True:
+            members, at = _object_members(text, at)
+            call = _as_call(members)
+            if call is None:
+                return []
+            calls.append(call)
+            at = _skip(text, at)
+            if not listed or text[at] != ",":
+                break
+            at = _skip(text, at + 1)
+        complete = text[at:] == "]" if listed else at == len(text)
     except (ValueError, IndexError):
-        return None
+        return []
+    return calls if complete else []
+
+
+def _as_call(members: dict[str, tuple[str, object]]) -> dict[str, str] | None:
     name = members.get("name", ("", None))[1]
-    if body[end:].strip() or not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name:
         return None
     raw, value = members.get("arguments") or members.get("parameters") or ("{}", {})
     if isinstance(value, str):

@@ -147,7 +147,7 @@ class Engine:
         self._running = []
 
     def _admit(self) -> None:
-        while self._waiting and len(self._running) < self._max_batch:
+        while self._waiting and self._has_room(len(self._running) + 1, self._waiting[0].length + 1):
             self._prefill(*self._next_batch())
 
     def _next_batch(self) -> tuple[list[Generation], list[Match]]:
@@ -155,8 +155,12 @@ class Engine:
         batch: list[Generation] = []
         matches: list[Match] = []
         longest = 0
-        while self._waiting and len(self._running) + len(batch) < self._max_batch:
+        tallest = 0
+        while self._waiting:
             ids = self._waiting[0].all_ids()
+            tallest = max(tallest, len(ids) + 1)
+            if batch and not self._has_room(len(self._running) + len(batch) + 1, tallest):
+                break
             match = self._prefixes.find(ids)
             longest = max(longest, len(ids) - match.length)
             if batch and longest * (len(batch) + 1) > PREFILL_TOKENS:
@@ -167,6 +171,10 @@ class Engine:
                 break
         return batch, matches
 
+    def _has_room(self, rows: int, length: int) -> bool:
+        running = int(self._positions[: len(self._running)].max(initial=0)) + 1
+        return rows <= self._max_batch and self._reader.kv.fits(rows, max(length, running))
+
     def _leads(self, ids: Ids, match: Match) -> bool:
         """Whether the next reply would find more of its prompt known if this one were read first, alone."""
         following = self._waiting[0].all_ids()
@@ -174,6 +182,7 @@ class Engine:
 
     def _prefill(self, batch: list[Generation], matches: list[Match]) -> None:
         first = len(self._running)
+        self._reader.kv.held = int(self._positions[:first].max(initial=0))
         self._running.extend(batch)
         for row, match in enumerate(matches, start=first):
             if match.length:
@@ -191,11 +200,17 @@ class Engine:
         self._prefixes.add(self._running[row].all_ids()[:length], self._reader.kv.take(row, length))
 
     def _decode_step(self) -> None:
+        self._make_room()
         rows = len(self._running)
         positions = self._positions[:rows]
         logits = self._reader.step(torch.from_numpy(self._last[:rows]), torch.from_numpy(positions))
         positions += 1
         self._sample(logits, 0)
+
+    def _make_room(self) -> None:
+        """Rows that have grown too long together: the last ones wait and are read again later."""
+        while not self._has_room(len(self._running), 0):
+            self._waiting.appendleft(self._running.pop())
 
     def _sample(self, logits: Tensor, first: int) -> None:
         """Sample the next token of the rows from ``first`` on, and let finished ones leave."""

@@ -22,10 +22,14 @@ class KvSlots(Cache):  # type: ignore[misc]
     Call `plan` before each forward pass: it says where the pass writes and what it may read.
     """
 
-    def __init__(self, layers: int, *, max_rows: int, max_length: int) -> None:
+    def __init__(self, layers: int, *, max_rows: int, max_length: int, max_tokens: int | None = None) -> None:
+        """``max_tokens``: rows · length that may be held, unless a single row needs more."""
         super().__init__(layers=[])
         self.max_rows, self.max_length = max_rows, max_length
+        self.max_tokens = max_tokens or max_rows * max_length
         self.rows = self.length = 0
+        self.held = 0
+        """Length of the longest row that must survive; whoever runs rows keeps it up to date."""
         self.keys: list[Tensor | None] = [None] * layers
         self.values: list[Tensor | None] = [None] * layers
         self._first = self._visible = 0
@@ -34,7 +38,7 @@ class KvSlots(Cache):  # type: ignore[misc]
     def plan(self, first_row: int, positions: Tensor, visible: int) -> None:
         """The next pass writes ``positions`` [rows, tokens] of the rows from ``first_row`` on; it sees ``visible``."""
         count = len(positions)
-        self._reserve(first_row + count, visible)
+        self._reserve(first_row + count, max(visible, self.held))
         rows = torch.arange(first_row, first_row + count, device=positions.device).unsqueeze(1)
         self._flat = (rows * self.length + positions).flatten()
         self._first, self._visible = first_row, visible
@@ -67,7 +71,7 @@ class KvSlots(Cache):  # type: ignore[misc]
 
     def put(self, row: int, span: Span, length: int) -> None:
         """Fill a row's first positions from a copy."""
-        self._reserve(row + 1, length)
+        self._reserve(row + 1, max(length, self.held))
         for layer, (keys, values) in enumerate(span):
             for block, source in ((self.keys[layer], keys), (self.values[layer], values)):
                 if block is not None:
@@ -83,21 +87,27 @@ class KvSlots(Cache):  # type: ignore[misc]
         """Positions and masks are always given to the model, so it never needs this."""
         return 0
 
+    def fits(self, rows: int, length: int) -> bool:
+        """Whether so many rows may run at this length."""
+        return rows <= 1 or (rows <= self.max_rows and rows * length <= self.max_tokens)
+
     def _reserve(self, rows: int, length: int) -> None:
-        """Grows by half at least, so that growth stays rare."""
+        """Grows by half at least, so that growth stays rare; gives back what is too much in the other direction."""
         if rows <= self.rows and length <= self.length:
             return
-        if rows > self.rows:
-            rows = min(self.max_rows, max(rows, self.rows * 2, 4))
+        roomy_rows = self.rows if rows <= self.rows else min(self.max_rows, max(rows, self.rows * 2, 4))
+        roomy_length = self.length
         if length > self.length:
-            length = min(self.max_length, max(length, self.length + self.length // 2, 128))
-        rows, length = max(rows, self.rows), max(length, self.length)
+            roomy_length = min(self.max_length, max(length, self.length + self.length // 2, 128))
+        if roomy_rows * roomy_length <= self.max_tokens:
+            rows, length = roomy_rows, roomy_length
+        kept_rows, kept_length = min(rows, self.rows), min(length, self.length)
         for blocks in (self.keys, self.values):
             for layer, block in enumerate(blocks):
                 if block is not None:
-                    wider = block.new_zeros((rows, length, *block.shape[2:]))
-                    wider[: self.rows, : self.length] = block
-                    blocks[layer] = wider
+                    other = block.new_zeros((rows, length, *block.shape[2:]))
+                    other[:kept_rows, :kept_length] = block[:kept_rows, :kept_length]
+                    blocks[layer] = other
         self.rows, self.length = rows, length
 
     def _block(self, blocks: list[Tensor | None], like: Tensor, layer: int) -> Tensor:

@@ -60,6 +60,14 @@ def context_length(model: PreTrainedModel, asked: int | None) -> int:
     return min(limits)
 
 
+def kv_bytes_per_token(model: PreTrainedModel) -> int:
+    """What keys and values of one token take in all layers."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * head_dim * model.dtype.itemsize)
+
+
 def _slides(config: Any) -> bool:
     kinds = getattr(config, "layer_types", None)
     return kinds is None or "sliding_attention" in kinds

@@ -29,7 +29,7 @@ from lightning_lab.policy.torch.generation import Generation
 from lightning_lab.policy.torch.kv import KvSlots
 from lightning_lab.policy.torch.learner import TorchLearner
 from lightning_lab.policy.torch.llama import llama_forward
-from lightning_lab.policy.torch.model import context_length, load_model, weights_hash
+from lightning_lab.policy.torch.model import context_length, kv_bytes_per_token, load_model, weights_hash
 from lightning_lab.records import Ids, Message, Sampling
 from lightning_lab.tokens import ChatCodec, TemplateError, TokenizerError
 
@@ -39,6 +39,7 @@ class TorchPolicy:
 
     ``model``: ``"quickstart"``, ``"smollm2"`` or the path of a model directory. ``context_length`` lowers the
     model's own. ``seed`` decides what requests without a seed of their own sample, in the order they arrive.
+    ``kv_bytes`` bounds keys and values: where more rows would not fit, requests wait. ``train_threads``: all cores.
     """
 
     can_learn = True
@@ -54,12 +55,14 @@ class TorchPolicy:
         max_batch: int = 64,
         context_length: int | None = None,
         train_threads: int | None = None,
+        kv_bytes: int = 2 << 30,
     ) -> None:
         self.name = f"torch:{Path(model).name}"
         self.seed = seed
         self._model_name, self._chat_template = model, chat_template
         self._device, self._dtype = device, _dtype(dtype)
         self._max_batch, self._asked_context = max_batch, context_length
+        self._kv_bytes = kv_bytes
         self._train_threads = train_threads or os.cpu_count() or 1
         self._lock = threading.Lock()
         self._started = self._closed = False
@@ -196,7 +199,12 @@ class TorchPolicy:
         self._model = load_model(directory, device=self._device, dtype=self._dtype)
         self._context = context_length(self._model, self._asked_context)
         layers = int(self._model.config.get_text_config().num_hidden_layers)
-        kv = KvSlots(layers, max_rows=self._max_batch, max_length=self._context)
+        kv = KvSlots(
+            layers,
+            max_rows=self._max_batch,
+            max_length=self._context,
+            max_tokens=self._kv_bytes // kv_bytes_per_token(self._model),
+        )
         forward = llama_forward(self._model, kv) or HuggingFaceForward(self._model, kv)
         self._engine = Engine(
             Reader(forward, kv, dtype=self._model.dtype, device=self._model.device),

@@ -81,6 +81,13 @@ def write_model(directory: Path, kind: str, *, seed: int = 0, hidden: int = 64) 
 
 
 @pytest.fixture
+def bare_tokenizer(tmp_path: Path) -> Path:
+    """A tokenizer without a chat template and without a model."""
+    write_tokenizer(tmp_path, template=None)
+    return tmp_path
+
+
+@pytest.fixture
 def make_model() -> Callable[..., Path]:
     return write_model
 
