@@ -45,7 +45,8 @@ def trainer(lab: Lab, harness: Any = asker, grader: Any = says_yes, **options: A
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = "import lightning_lab, sys; print([m for m in ('torch', 'transformers', 'pandas', 'fastapi') if m in sys.modules])"
+    heavy = ("torch", "transformers", "pandas", "fastapi")
+    code = f"import lightning_lab, sys; print([name for name in {heavy} if name in sys.modules])"
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip() == "[]"
@@ -267,7 +268,7 @@ async def test_an_interrupted_wait_leaves_the_rollout_running(open_lab: OpenLab)
 
 async def _until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(30):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - the condition is another thread's
             await asyncio.sleep(0.02)
 
 
