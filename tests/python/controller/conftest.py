@@ -77,7 +77,7 @@ class Bench:
         self.credentials = Credentials()
         self.controller = Controller(self.store, self.credentials, self.root, **options)
         self.controller.start()
-        self.equal = self.grader(_is_answer)
+        self.equal = self.grader(lambda task, result: bool(result.output == task.answer))
 
     def harness(self, function: Callable[[Task], Any], **options: Any) -> Harness:
         return harness(**{**options, "env": {MARK: self.mark, **options.get("env", {})}})(function)
@@ -124,10 +124,6 @@ class Bench:
     @staticmethod
     def wait_until(condition: Callable[[], Any]) -> Any:
         return wait_until(condition)
-
-
-def _is_answer(task: Task, result: AgentResult) -> bool:
-    return bool(result.output == task.answer)
 
 
 @pytest.fixture(scope="module")
