@@ -24,16 +24,15 @@ from lightning_lab.gateway.auth import Grant, rollout_finished
 from lightning_lab.gateway.delivery import Delivery
 from lightning_lab.gateway.draft import Draft
 from lightning_lab.gateway.errors import ClientGoneError, Fault, as_fault, bad_request
+from lightning_lab.gateway.ledger import Entry, Ledger
+from lightning_lab.gateway.prompt import Prompt, policy_duty, prompt_of
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Stream, Wire
 from lightning_lab.gateway.reply import call_record, choice_of
 from lightning_lab.gateway.sampling import decide
 from lightning_lab.policy.base import ContextOverflowError, Policy, PolicyError
-from lightning_lab.records import Call, Ids, Outcome, Sampling
+from lightning_lab.records import Call, Outcome, Sampling
 
 _log = logging.getLogger(__name__)
-
-_INLINE_BODY = 64 * 1024
-"""Requests up to this many bytes are rendered on the event loop; longer ones in a thread, so that nobody waits."""
 
 
 class CallStore(Protocol):
@@ -60,13 +59,22 @@ class Capture:
     """Answers attributed requests and records them as calls."""
 
     def __init__(
-        self, policy: Policy, store: CallStore, admission: Admission, sampling: Sampling, patience: Patience
+        self,
+        policy: Policy,
+        store: CallStore,
+        admission: Admission,
+        *,
+        sampling: Sampling,
+        patience: Patience,
+        stitching: bool,
     ) -> None:
         self.policy = policy
         self.store = store
         self.admission = admission
         self.sampling = sampling
         self.patience = patience
+        self.stitching = stitching
+        self._ledgers: dict[str, Ledger] = {}
         self._open: set[Exchange] = set()
         self._faults: dict[str, list[str]] = {}
 
@@ -95,9 +103,18 @@ class Capture:
         """Outcomes (`Outcome` values) that the rollout's failed calls stand for, each once, in order."""
         return list(self._faults.get(rollout_id, ()))
 
-    def forget_faults(self, rollout_id: str) -> None:
-        """A new attempt begins."""
+    def begin(self, rollout_id: str) -> None:
+        """A new attempt: nothing was said and nothing failed yet. From any thread."""
+        self._ledgers[rollout_id] = Ledger()
         self._faults.pop(rollout_id, None)
+
+    def end(self, rollout_id: str) -> None:
+        """The rollout is over: what it said is in the store. From any thread."""
+        self._ledgers.pop(rollout_id, None)
+
+    def ledger(self, grant: Grant) -> Ledger:
+        """What the rollout's calls said so far; an empty one after its end."""
+        return self._ledgers.get(grant.rollout_id) or Ledger()
 
     def note(self, grant: Grant, error: BaseException, fault: Fault) -> None:
         """Remember why a call failed."""
@@ -121,6 +138,7 @@ class Exchange:
         self._wire = wire
         self._receive = receive
         self._arrived_at = arrived_at
+        self._ledger = capture.ledger(grant)
         self._gone = False
         self._abort_reason: Exception | None = None
         self._task: asyncio.Task[None] | None = None
@@ -148,7 +166,9 @@ class Exchange:
 
     async def _answer(self, raw: bytes) -> None:
         request = self._wire.read(_json_object(raw))
-        prompt = await self._prompt(request, len(raw))
+        self._note_proofs(request)
+        stitching = self._capture.stitching
+        prompt = await prompt_of(self._capture.policy, request, len(raw), self._ledger, stitching=stitching)
         head, drafts = self._plan(request, prompt)
         stream = self._wire.stream(head) if request.stream else None
         self._delivery.expect(stream)
@@ -158,57 +178,53 @@ class Exchange:
         except BaseException as error:
             self._record_failure(head, drafts, error)
             raise
-        await self._commit([self._record(head, draft, choice) for draft, choice in zip(drafts, choices, strict=True)])
+        calls = [self._record(head, draft, choice) for draft, choice in zip(drafts, choices, strict=True)]
+        await self._commit(calls)
+        self._remember(prompt, request, calls)
         if await self._delivery.finish(lambda: self._body(head, stream, choices)):
-            for draft in drafts:
-                self._capture.store.mark_delivered(draft.id)
+            self._delivered(calls)
+
+    def _note_proofs(self, request: Request) -> None:
+        """A client that echoes a minted id has read the reply, whatever became of its connection."""
+        for call_id in self._ledger.take_proofs(request.messages):
+            self._capture.store.mark_delivered(call_id)
+
+    def _remember(self, prompt: Prompt, request: Request, calls: list[Call]) -> None:
+        for call in calls:
+            entry = Entry(call.id, prompt.rendered, prompt.ids, call.sampled_ids)
+            self._ledger.add(entry, request.messages, call.reply, call.minted_ids)
+
+    def _delivered(self, calls: list[Call]) -> None:
+        for call in calls:
+            self._capture.store.mark_delivered(call.id)
+            self._ledger.deliver(call.id)
 
     def _body(self, head: Head, stream: Stream | None, choices: list[Choice]) -> bytes:
         return stream.closing(choices) if stream else orjson.dumps(self._wire.answer(head, choices))
 
-    async def _prompt(self, request: Request, size: int) -> Ids:
-        """The ids that the model reads. Sampled ids of earlier calls will be stitched in here."""
-        policy = self._capture.policy
-        if request.prompt is None:
-            return await self._render(request, size)
-        if not isinstance(request.prompt, str):
-            return request.prompt
-        encode = getattr(policy, "encode", None)  # text → ids; not every policy reads text without a conversation
-        if encode is None:
-            raise bad_request(
-                f"Policy {policy.name!r} reads conversations, not raw text. "
-                "Use chat completions, or send the prompt as token ids.",
-                param="prompt",
-                code="unsupported_parameter",
-            )
-        with _policy_duty("encode a prompt"):
-            ids: Ids = encode(request.prompt)
-            return ids
-
-    async def _render(self, request: Request, size: int) -> Ids:
-        render = self._capture.policy.render
-        with _policy_duty("render a conversation"):
-            if size <= _INLINE_BODY:
-                return render(request.messages, request.tools).ids
-            return (await asyncio.to_thread(render, request.messages, request.tools)).ids
-
     async def _parse(self, head: Head, drafts: list[Draft]) -> list[Choice]:
-        with _policy_duty("parse a reply"):
+        with policy_duty("parse a reply"):
             return [await choice_of(self._capture.policy, draft, head, at) for at, draft in enumerate(drafts)]
 
-    def _plan(self, request: Request, prompt: Ids) -> tuple[Head, list[Draft]]:
+    def _plan(self, request: Request, prompt: Prompt) -> tuple[Head, list[Draft]]:
         """Everything that is decided before the request may be held."""
         policy, run = self._capture.policy, self.grant.sampling or self._capture.sampling
-        room = policy.context_length - len(prompt)
+        room = policy.context_length - len(prompt.ids)
         if room < 1:
             raise ContextOverflowError(
-                f"The prompt has {len(prompt)} tokens, and the model's context length is {policy.context_length}. "
+                f"The prompt has {len(prompt.ids)} tokens, and the model's context length is {policy.context_length}. "
                 "Shorten the conversation."
             )
+        parent_id = prompt.parent.call_id if prompt.parent else None
         first = self.grant.next_ordinal
         self.grant.next_ordinal += request.n
         drafts = [
-            Draft(prompt, decide(run, request, room=room, ordinal=ordinal), ordinal)
+            Draft(
+                prompt.ids,
+                parent_id,
+                decide(run, request, room=room, ordinal=ordinal),
+                ordinal,
+            )
             for ordinal in range(first, first + request.n)
         ]
         head = Head(
@@ -217,7 +233,7 @@ class Exchange:
             model=request.model or policy.name,
             request=request,
             used=drafts[0].used,
-            prompt_tokens=len(prompt),
+            prompt_tokens=len(prompt.ids),
         )
         return head, drafts
 
@@ -248,7 +264,7 @@ class Exchange:
             await asyncio.wait(tasks)
 
     async def _sample(self, draft: Draft) -> None:
-        with _policy_duty("generate a reply"):
+        with policy_duty("generate a reply"):
             chunks = self._capture.policy.generate(draft.prompt, draft.used, rollout_id=self.grant.rollout_id)
             try:
                 async for chunk in chunks:
@@ -305,18 +321,6 @@ class Exchange:
             _log.error("A call of rollout %s failed", self.grant.rollout_id, exc_info=error)
         self._capture.note(self.grant, error, fault)
         await self._delivery.fail(fault)
-
-
-@contextlib.contextmanager
-def _policy_duty(what: str) -> Iterator[None]:
-    """Whatever a policy raises is a `PolicyError`: the agent is not to blame."""
-    try:
-        yield
-    except (PolicyError, Fault):
-        raise
-    except Exception as error:
-        _log.exception("The policy failed to %s", what)
-        raise PolicyError(f"The policy failed to {what}: {type(error).__name__}: {error}") from error
 
 
 def _json_object(raw: bytes) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from lightning_lab.records import Floats, Ids, Sampling
 class Draft:
     """What one generation has given so far."""
 
-    def __init__(self, prompt: Ids, used: Sampling, ordinal: int) -> None:
+    def __init__(self, prompt: Ids, parent_id: str | None, used: Sampling, ordinal: int) -> None:
         self.id = f"c-{ULID()}"
         self.prompt = prompt
+        self.parent_id = parent_id
         self.used = used
         self.ordinal = ordinal
         self.held_s = 0.0

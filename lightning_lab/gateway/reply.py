@@ -60,6 +60,7 @@ def call_record(
         finished_at=draft.finished_at,
         delivered=False,
         minted_ids=_minted(wire, head, reply) if choice else (),
+        parent_id=draft.parent_id,
         kind="main" if choice else "undelivered",
         error=error,
         request_extra=request.extra,

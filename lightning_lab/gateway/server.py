@@ -41,16 +41,24 @@ class Gateway:
         sampling: Sampling | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        stitching: bool = True,
         body_limit: int = BODY_LIMIT,
         patience: Patience | None = None,
     ) -> None:
-        """``port=0`` takes a free one; nothing listens before `start`."""
+        """``port=0`` takes a free one; nothing listens before `start`. ``stitching=False`` shows the drift of ids."""
         self._host = host
         self._port = port
         self._store = store
         self._grants = Grants()
         self._admission = Admission()
-        self._capture = Capture(policy, store, self._admission, sampling or Sampling(), patience or Patience())
+        self._capture = Capture(
+            policy,
+            store,
+            self._admission,
+            sampling=sampling or Sampling(),
+            patience=patience or Patience(),
+            stitching=stitching,
+        )
         self._app = create_app(Service(self._capture, self._grants, served_hosts(host), body_limit))
         self._lifecycle = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -101,7 +109,7 @@ class Gateway:
         ``sampling`` replaces the gateway's for this rollout.
         """
         url = f"{self.url}/rollout/{rollout_id}"
-        self._capture.forget_faults(rollout_id)
+        self._capture.begin(rollout_id)
         return Access(url, self._grants.issue(rollout_id, attempt, sampling))
 
     def close_rollout(self, rollout_id: str) -> None:
@@ -110,6 +118,7 @@ class Gateway:
         Returns when no call of the rollout is left, so that what was delivered is marked so in the store.
         """
         grant = self._grants.revoke(rollout_id)
+        self._capture.end(rollout_id)
         loop = self._loop
         if grant is None or grant.in_use == 0 or loop is None or not self._alive():
             return

@@ -69,12 +69,10 @@ class ScriptedPolicy:
             raise RenderError("The template cannot say this.")
         if any(message.content == "BUG" for message in messages):
             raise ZeroDivisionError("in render")
-        out = bytearray()
-        if tools:
-            out += b"[tools]" + json.dumps(list(tools)).encode() + b"[/]"
-        for message in messages:
-            out += f"[{message.role}]{said(message)}[/]".encode()
-        return Rendered(ids=np.frombuffer(bytes(out + b"[assistant]"), np.uint8).astype(np.int32))
+        turns = [f"[tools]{json.dumps(list(tools))}"] if tools else []
+        turns += [f"[{message.role}]{said(message)}" for message in messages]
+        ids = [one for turn in turns for one in (*turn.encode(), END)]
+        return Rendered(ids=np.asarray([*ids, *b"[assistant]"], np.int32))
 
     def encode(self, text: str) -> Ids:
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
@@ -154,8 +152,8 @@ class ScriptedPolicy:
         )
 
     def decode(self, ids: Ids) -> str:
-        parts = bytes(int(one) for one in ids if one < END).decode("utf-8", "replace")
-        return parts + "<end>" * int((np.asarray(ids) == END).sum())
+        turns = "".join(chr(one) for one in map(int, ids)).split(chr(END))
+        return "<end>".join(turn.encode("latin-1").decode("utf-8", "replace") for turn in turns)
 
 
 def said(message: Message) -> str:
@@ -214,7 +212,7 @@ def chat_body(text: str = "hello", **fields: Any) -> dict[str, Any]:
 
 def echo(prompt: str) -> str:
     """The default script: repeat the last message."""
-    return prompt.rpartition("[/]")[0].rpartition("]")[2]
+    return prompt.rpartition("<end>")[0].rpartition("]")[2]
 
 
 HASTY = Patience(early_s=0.05, beat_s=0.05)

@@ -25,7 +25,7 @@ def calculator(expression: str) -> str:
 
 def solve(prompt: str) -> str:
     """Asks the calculator, then says what it said."""
-    result = re.search(r"\[tool\](.*?)\[/\]", prompt)
+    result = re.search(r"\[tool\](.*?)<end>", prompt)
     if result:
         return f"The answer is {result[1]}."
     question = re.search(r"(\d+ [*+] \d+)", prompt)

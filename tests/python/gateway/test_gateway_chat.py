@@ -37,7 +37,7 @@ async def test_a_reply_is_answered_and_recorded_exactly(lab):
     assert answer.model == "gpt-any"
     [call] = lab.calls()
     assert call.delivered and call.kind == "main" and call.error == ""
-    assert lab.policy.decode(call.prompt_ids) == "[system]s[/][user]héllo[/][assistant]"
+    assert lab.policy.decode(call.prompt_ids) == "[system]s<end>[user]héllo<end>[assistant]"
     assert lab.policy.decode(call.sampled_ids) == "héllo<end>"
     assert np.array_equal(call.logprobs, np.full(7, -0.5, np.float32))
     assert answer.usage.completion_tokens == len(call.sampled_ids) == 7

@@ -1,0 +1,80 @@
+"""A request → the ids that the model reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lightning_lab.gateway.errors import Fault, bad_request
+from lightning_lab.gateway.ledger import Entry, Ledger
+from lightning_lab.gateway.protocols.wire import Request
+from lightning_lab.gateway.stitch import stitch
+from lightning_lab.policy.base import Policy, PolicyError
+from lightning_lab.records import Ids
+
+_log = logging.getLogger(__name__)
+
+_INLINE_BODY = 64 * 1024
+"""Requests up to this many bytes are rendered on the event loop; longer ones in a thread, so that nobody waits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """What the model reads, and where it comes from."""
+
+    rendered: Ids
+    """As the template wrote it, shape [n]."""
+    ids: Ids
+    """With sampled ids put back, shape [m]."""
+    parent: Entry | None
+    """The call that this one continues."""
+
+
+async def prompt_of(policy: Policy, request: Request, size: int, ledger: Ledger, *, stitching: bool) -> Prompt:
+    """Render a conversation and put back what was sampled in it; ``size`` is the request's, in bytes.
+
+    Raises `RenderError`, `PolicyError`, and `Fault` 400 for raw text that the policy cannot read.
+    """
+    if request.prompt is not None:
+        ids = request.prompt if not isinstance(request.prompt, str) else _encode(policy, request.prompt)
+        return Prompt(ids, ids, None)
+    parent = ledger.find(request.messages)
+    if size <= _INLINE_BODY:
+        return _render(policy, request, parent, stitching)
+    return await asyncio.to_thread(_render, policy, request, parent, stitching)
+
+
+def _render(policy: Policy, request: Request, parent: Entry | None, stitching: bool) -> Prompt:
+    with policy_duty("render a conversation"):
+        rendered = policy.render(request.messages, request.tools).ids
+        ids = stitch(rendered, parent, policy.decode) if parent and stitching else rendered
+        return Prompt(rendered, ids, parent)
+
+
+def _encode(policy: Policy, text: str) -> Ids:
+    encode = getattr(policy, "encode", None)  # text → ids; not every policy reads text without a conversation
+    if encode is None:
+        raise bad_request(
+            f"Policy {policy.name!r} reads conversations, not raw text. "
+            "Use chat completions, or send the prompt as token ids.",
+            param="prompt",
+            code="unsupported_parameter",
+        )
+    with policy_duty("encode a prompt"):
+        ids: Ids = encode(text)
+        return ids
+
+
+@contextlib.contextmanager
+def policy_duty(what: str) -> Iterator[None]:
+    """Whatever a policy raises is a `PolicyError`: the agent is not to blame."""
+    try:
+        yield
+    except (PolicyError, Fault):
+        raise
+    except Exception as error:
+        _log.exception("The policy failed to %s", what)
+        raise PolicyError(f"The policy failed to {what}: {type(error).__name__}: {error}") from error
