@@ -1,0 +1,1 @@
+"""The quickstart's tiny model: a warm checkpoint and the script that made it (``make.py``)."""
