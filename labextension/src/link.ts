@@ -59,8 +59,8 @@ export class KernelLink implements IDisposable {
     return decodeDetail(await this._requests.request('rollout', { id: rolloutId }));
   }
 
-  async act(name: ActionName): Promise<void> {
-    await this._requests.request('action', { name });
+  async act(name: ActionName, rolloutId?: string): Promise<void> {
+    await this._requests.request('action', rolloutId === undefined ? { name } : { name, rollout: rolloutId });
   }
 
   reconnect(): void {
@@ -211,8 +211,8 @@ class LinkShare implements IRunSource {
   detail(rolloutId: string): Promise<IRolloutDetail> {
     return this._link.detail(rolloutId);
   }
-  act(name: ActionName): Promise<void> {
-    return this._link.act(name);
+  act(name: ActionName, rolloutId?: string): Promise<void> {
+    return this._link.act(name, rolloutId);
   }
   reconnect(): void {
     this._link.reconnect();

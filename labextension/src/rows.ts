@@ -182,8 +182,7 @@ export class RowTable {
     const map = column.kind === 'code' ? column.values.map(word => words.code(word)) : null;
     for (let i = 0; i < places.length; i++) {
       if (places[i] >= 0) {
-        target[places[i]] =
-          column.kind === 'code' ? (map?.[column.codes[i]] ?? 0) : words.code(column.values[i] ?? '');
+        target[places[i]] = column.kind === 'code' ? (map?.[column.codes[i]] ?? 0) : words.code(column.values[i] ?? '');
       }
     }
   }

@@ -17,19 +17,22 @@ function codeName(character: string): string {
   return `⟨U+${(character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, '0')}⟩`;
 }
 
-function controlPicture(character: string): string {
+/** Names of the C0 controls. Their picture characters (␛) are missing in many fonts. */
+const C0 = (
+  'NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI ' +
+  'DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US'
+).split(' ');
+
+function controlName(character: string): string {
   const code = character.charCodeAt(0);
-  if (code < 0x20) {
-    return String.fromCharCode(0x2400 + code);
-  }
-  return code === 0x7f ? '␡' : codeName(character);
+  return code < C0.length ? `⟨${C0[code]}⟩` : code === 0x7f ? '⟨DEL⟩' : codeName(character);
 }
 
 /** The text with everything invisible or unpaired replaced by something that can be seen. */
 export function visible(text: string): string {
   return text
     .replace(/\r\n/g, '\n')
-    .replace(CONTROLS, controlPicture)
+    .replace(CONTROLS, controlName)
     .replace(TAGS, codeName)
     .replace(INVISIBLE, codeName)
     .replace(LONE_SURROGATES, codeName);

@@ -34,8 +34,8 @@ export interface IRunSource extends IDisposable {
   readonly statusChanged: ISignal<IRunSource, void>;
   /** Fetch one rollout. Rejects with an `Error` whose message says what happened and what to do. */
   detail(rolloutId: string): Promise<IRolloutDetail>;
-  /** Ask the lab for something. Rejects with the reason when it cannot. */
-  act(name: ActionName): Promise<void>;
+  /** Ask the lab for something, `cancel` also for one rollout. Rejects with the reason when it cannot. */
+  act(name: ActionName, rolloutId?: string): Promise<void>;
   /** Try again to reach a kernel that is not answering. */
   reconnect(): void;
   /** Whether `act` can do anything at all; a saved state cannot be paused. */

@@ -189,6 +189,8 @@ export interface IRolloutDetail {
   readonly calls: readonly ICallDetail[];
   readonly samples: readonly ISampleDetail[];
   readonly breaks: readonly IBreakDetail[];
+  /** What was left out so that a notebook output stays small; empty when nothing was. */
+  readonly cut: string;
 }
 
 /** What a notebook output holds: enough to be legible without a kernel. */
@@ -512,6 +514,7 @@ export function decodeDetail(data: unknown): IRolloutDetail {
   const detail = object(data);
   checkSchema(detail);
   return {
+    cut: text(detail.cut),
     rollout: decodeRolloutInfo(detail.rollout),
     calls: list(detail.calls).map(decodeCall),
     samples: list(detail.samples).map(item => {
@@ -541,7 +544,8 @@ export function decodeDetail(data: unknown): IRolloutDetail {
 export function decodeSavedView(data: unknown): ISavedView {
   const saved = object(data);
   checkSchema(saved);
-  const snapshot = decodeFrame({ v: SCHEMA_VERSION, lab: saved.lab, ...object(saved.snapshot) });
+  const stored = decodeFrame({ v: SCHEMA_VERSION, lab: saved.lab, ...object(saved.snapshot) });
+  const snapshot = { ...stored, at: stored.at || stored.run?.finishedAt || stored.phase.since || 0 };
   return {
     view: saved.view === 'rollout' ? 'rollout' : 'run',
     lab: text(saved.lab) || snapshot.lab,

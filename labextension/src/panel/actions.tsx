@@ -16,34 +16,62 @@ export function unavailable(name: ActionName, model: RunModel, status: SourceSta
   if (!model.labOpen) {
     return 'The lab is closed.';
   }
-  if (!model.active) {
-    return 'No run is active.';
+  if (name === 'pause') {
+    return model.paused === true ? 'The lab is paused already.' : '';
   }
-  if (name === 'resume' && model.paused === false) {
-    return 'The run is not paused.';
+  if (name === 'resume') {
+    return model.paused === false ? 'Nothing is paused.' : '';
   }
-  if (name === 'pause' && model.paused === true) {
-    return 'The run is paused already.';
+  if (model.run?.kind === 'single') {
+    return 'No run is training; single rollouts are cancelled on their own page.';
   }
-  if (name === 'stop' && model.run?.kind === 'single') {
-    return 'A single rollout has no steps to stop after; cancel it instead.';
-  }
-  return '';
+  return model.active ? '' : 'No run is active.';
 }
 
 /** Milliseconds in which a second click confirms the cancel. */
 const CONFIRM_MS = 4000;
 
-export function Actions(): JSX.Element {
-  const { source, trans } = useView();
-  const [error, setError] = useState('');
-  const [busy, setBusy] = useState<ActionName | null>(null);
+/** A second click within a few seconds is the confirmation. */
+export function useConfirm(): [boolean, (asked: boolean) => void] {
   const [confirming, setConfirming] = useState(false);
-
   useEffect(() => {
     const timer = confirming ? setTimeout(() => setConfirming(false), CONFIRM_MS) : undefined;
     return () => clearTimeout(timer);
   }, [confirming]);
+  return [confirming, setConfirming];
+}
+
+/** Cancel one rollout, from its page. */
+export function CancelRollout({ id }: { id: string }): JSX.Element {
+  const { source, trans } = useView();
+  const [error, setError] = useState('');
+  const [confirming, setConfirming] = useConfirm();
+  const cancel = (): void => {
+    setConfirming(!confirming);
+    if (confirming) {
+      setError('');
+      source.act('cancel', id).catch((reason: Error) => setError(reason.message));
+    }
+  };
+  return (
+    <>
+      <button type="button" className={`ll-button ${confirming ? 'll-mod-danger' : ''}`} onClick={cancel}>
+        {confirming ? trans.__('Really cancel?') : trans.__('Cancel rollout')}
+      </button>
+      {error && (
+        <span className="ll-action-error" role="alert">
+          {error}
+        </span>
+      )}
+    </>
+  );
+}
+
+export function Actions(): JSX.Element {
+  const { source, trans } = useView();
+  const [error, setError] = useState('');
+  const [busy, setBusy] = useState<ActionName | null>(null);
+  const [confirming, setConfirming] = useConfirm();
 
   const act = async (name: ActionName): Promise<void> => {
     setError('');

@@ -50,10 +50,16 @@ function seriesOptions(series: ISeries, node: Element): uPlot.Series {
         width: 1.5,
         dash: [4, 3],
         spanGaps: true,
-        points: { show: true, size: 7, fill: stroke, stroke: themeColor(node, 'var(--jp-layout-color1)', '#fff'), width: 1.5 }
+        points: {
+          show: true,
+          size: 7,
+          fill: stroke,
+          stroke: themeColor(node, 'var(--jp-layout-color1)', '#fff'),
+          width: 1.5
+        }
       };
     case 'faint':
-      return { label: series.label, stroke: stroke, width: 1, alpha: 0.35, spanGaps: true, points: { show: false } };
+      return { label: series.label, stroke, width: 1, alpha: 0.55, spanGaps: true, points: { show: false } };
     default:
       return {
         label: series.label,
@@ -88,7 +94,13 @@ function options(props: IChartProps, node: HTMLElement, width: number, height: n
       }
     },
     axes: [
-      { ...axis, grid: { show: false }, size: 24, gap: 4, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
+      {
+        ...axis,
+        grid: { show: false },
+        size: 24,
+        gap: 4,
+        incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+      },
       { ...axis, size: 40, gap: 4, splits: undefined, space: 28 }
     ],
     series: [{ label: 'step' }, ...props.series.map(series => seriesOptions(series, node))]
@@ -105,7 +117,7 @@ function latest(values: readonly (number | null)[]): number | null {
 }
 
 export function Chart(props: IChartProps): JSX.Element {
-  const { title, x, series, testId, empty, height = 150 } = props;
+  const { title, x, series, testId, empty, height = 130 } = props;
   const { theme, trans } = useView();
   const [ref, width] = useWidth<HTMLDivElement>();
   const plot = useRef<uPlot | null>(null);
@@ -152,14 +164,12 @@ export function Chart(props: IChartProps): JSX.Element {
       <figcaption>
         <span className="ll-chart-title">{title}</span>
         <span className="ll-legend">
-          {series.map(s =>
-            s.look === 'faint' ? null : (
-              <span key={s.label} className="ll-legend-item">
-                <i className={`ll-swatch ll-mod-${s.look}`} style={{ color: s.color }} aria-hidden="true" />
-                {s.label} <b>{fixed(at === null ? latest(s.values) : s.values[at])}</b>
-              </span>
-            )
-          )}
+          {series.map(s => (
+            <span key={s.label} className="ll-legend-item">
+              <i className={`ll-swatch ll-mod-${s.look}`} style={{ color: s.color }} aria-hidden="true" />
+              {s.label} <b>{fixed(at === null ? latest(s.values) : s.values[at])}</b>
+            </span>
+          ))}
           <span className="ll-legend-step">{at === null ? '' : trans.__('step %1', x[at])}</span>
         </span>
       </figcaption>

@@ -41,7 +41,7 @@ export function RewardChart({ height }: { height?: number }): JSX.Element {
     const many = steps.length >= SMOOTH_FROM;
     const lines: ISeries[] = [
       {
-        label: trans.__('train'),
+        label: many ? trans.__('10-step mean') : trans.__('train'),
         color: 'var(--jp-brand-color1)',
         look: 'line',
         values: many ? smooth(aligned.train) : aligned.train
@@ -55,7 +55,7 @@ export function RewardChart({ height }: { height?: number }): JSX.Element {
     ];
     if (many) {
       lines.unshift({
-        label: trans.__('per step'),
+        label: trans.__('train'),
         color: 'var(--jp-brand-color1)',
         look: 'faint',
         values: aligned.train

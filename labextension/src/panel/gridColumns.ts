@@ -22,7 +22,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     key: 'state',
     label: 'State',
     hint: 'Where the rollout is',
-    width: 96,
+    width: 104,
     align: 'left',
     priority: 0,
     show: (rows, row) => rows.word('state', row)

@@ -81,21 +81,23 @@ export function GridView({ active, onOpen }: IGridViewProps): JSX.Element {
             </button>
           ))}
         </div>
-        <span className="ll-shown" aria-live="polite">
-          {filtered
-            ? trans.__('%1 of %2', integer(layout.shown), integer(model.rows.count))
-            : trans.__('%1 rollouts', integer(model.rows.count))}
+        <span className="ll-shown">
+          <span aria-live="polite">
+            {filtered
+              ? trans.__('%1 of %2', integer(layout.shown), integer(model.rows.count))
+              : trans.__('%1 rollouts', integer(model.rows.count))}
+          </span>
+          {layout.hidden > 0 && (
+            <button
+              type="button"
+              className="ll-link ll-columns"
+              aria-pressed={allColumns}
+              onClick={() => setAllColumns(!allColumns)}
+            >
+              {allColumns ? trans.__('Fit columns') : trans._n('%1 more column', '%1 more columns', layout.hidden)}
+            </button>
+          )}
         </span>
-        {layout.hidden > 0 && (
-          <button
-            type="button"
-            className="ll-link ll-columns"
-            aria-pressed={allColumns}
-            onClick={() => setAllColumns(!allColumns)}
-          >
-            {allColumns ? trans.__('Fit columns') : trans._n('%1 more column', '%1 more columns', layout.hidden)}
-          </button>
-        )}
       </div>
       <div className="ll-grid-host" ref={host} />
       {model.rows.count === 0 && (

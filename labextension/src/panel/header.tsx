@@ -34,7 +34,7 @@ function PhaseLane(): JSX.Element {
         return (
           <li key={name} className={here ? 'll-mod-current' : ''} aria-current={here ? 'step' : undefined}>
             <span className="ll-lane-name">{here ? words(phase.name) : name}</span>
-            <span className="ll-lane-time">{here ? elapsed(seconds) : ''}</span>
+            {here && <span className="ll-lane-time">{elapsed(seconds)}</span>}
           </li>
         );
       })}
@@ -49,6 +49,8 @@ function Progress({ model }: { model: RunModel }): JSX.Element | null {
   if (step === null && version === null && total === null) {
     return null;
   }
+  const { run } = model;
+  const took = run && run.createdAt !== null ? (run.finishedAt ?? model.kernelNow) - run.createdAt : null;
   const done = model.steps.length > 0 ? model.steps[model.steps.length - 1].index + 1 : 0;
   return (
     <div className="ll-progress">
@@ -64,6 +66,11 @@ function Progress({ model }: { model: RunModel }): JSX.Element | null {
       {version !== null && (
         <span className="ll-version" title={trans.__('Policy version that answers now')}>
           v{version}
+        </span>
+      )}
+      {took !== null && (
+        <span className="ll-dim" title={trans.__('Time since the run began')}>
+          {elapsed(took)}
         </span>
       )}
     </div>
@@ -127,7 +134,15 @@ function Stats(): JSX.Element {
   );
   return (
     <div className="ll-stats">
-      <StatGroup title={trans.__('Rollouts')} aside={<>{total}<StateBar model={model} /></>}>
+      <StatGroup
+        title={trans.__('Rollouts')}
+        aside={
+          <>
+            {total}
+            <StateBar model={model} />
+          </>
+        }
+      >
         <Stat label={trans.__('queued')} value={counters.queuing} testId="ll-count-queuing" tone="queuing" />
         <Stat label={trans.__('running')} value={counters.running} testId="ll-count-running" tone="running" />
         <Stat label={trans.__('succeeded')} value={counters.succeeded} testId="ll-count-succeeded" tone="succeeded" />
@@ -183,12 +198,22 @@ function Title(): JSX.Element {
       <span className={`ll-pill ll-run-${state}`} title={run?.reason || undefined} data-testid="ll-run-state">
         {trans.__(state)}
       </span>
-      {run?.harness && <span className="ll-fact" title={trans.__('Harness')}>{run.harness}</span>}
-      {run?.policy && <span className="ll-fact" title={trans.__('Policy')}>{run.policy}</span>}
+      {run?.harness && (
+        <span className="ll-fact" title={trans.__('Harness')}>
+          {run.harness}
+        </span>
+      )}
+      {run?.policy && (
+        <span className="ll-fact" title={trans.__('Policy')}>
+          {run.policy}
+        </span>
+      )}
       {model.unsandboxed && (
         <span
           className="ll-badge"
-          title={trans.__('Agents run as your user: they can read and write your files. Only the model routes are guarded.')}
+          title={trans.__(
+            'Agents run as your user: they can read and write your files. Only the model routes are guarded.'
+          )}
         >
           {trans.__('unsandboxed')}
         </span>
@@ -208,10 +233,12 @@ export function Header({ controls = true }: { controls?: boolean }): JSX.Element
         {controls && source.canAct && <Actions />}
       </div>
       <Notices />
-      <div className="ll-head-phase">
-        <PhaseLane />
-        <Progress model={source.model} />
-      </div>
+      {source.model.run !== null && source.model.run.kind !== 'single' && (
+        <div className="ll-head-phase">
+          <PhaseLane />
+          <Progress model={source.model} />
+        </div>
+      )}
       <Stats />
     </header>
   );

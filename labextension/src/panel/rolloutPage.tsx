@@ -6,6 +6,7 @@ import { duration, fixed, integer, percent, shortId, signed, words } from '../fo
 import type { RowTable } from '../rows';
 import { visibleLine } from '../text';
 import type { IRolloutDetail, IRolloutInfo } from '../wire';
+import { CancelRollout } from './actions';
 import { useDetail } from './hooks';
 import { Notices } from './notices';
 import { TextBlock } from './textBlock';
@@ -26,7 +27,9 @@ function Sentence({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
         {trans.__(rollout.state)}
       </span>
       {rollout.outcome && rollout.outcome !== rollout.state && said(trans.__('outcome'), words(rollout.outcome))}
-      {rollout.reward !== null ? said(trans.__('reward'), fixed(rollout.reward)) : said(trans.__('reward'), trans.__('none'))}
+      {rollout.reward !== null
+        ? said(trans.__('reward'), fixed(rollout.reward))
+        : said(trans.__('reward'), trans.__('none'))}
       {rollout.advantage !== null && said(trans.__('advantage'), signed(rollout.advantage))}
       {rollout.weight !== null &&
         said(
@@ -103,7 +106,8 @@ function Facts({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
   const now = source.model.kernelNow;
   const end = rollout.finishedAt ?? (rollout.state === 'running' ? now : null);
   const took = rollout.startedAt !== null && end !== null ? end - rollout.startedAt : null;
-  const waited = rollout.startedAt !== null && rollout.createdAt !== null ? rollout.startedAt - rollout.createdAt : null;
+  const waited =
+    rollout.startedAt !== null && rollout.createdAt !== null ? rollout.startedAt - rollout.createdAt : null;
   const facts: [string, string][] = [
     [trans.__('Harness'), `${visibleLine(rollout.harness)} ${visibleLine(rollout.harnessVersion.slice(0, 8))}`.trim()],
     [trans.__('Mode'), rollout.mode],
@@ -139,19 +143,26 @@ function Samples({ detail }: { detail: IRolloutDetail }): JSX.Element {
     <section className="ll-side-block" data-testid="ll-samples">
       <h2>
         {trans.__('Training samples')}{' '}
-        <span className="ll-dim">
-          {samples.length === 0 ? '' : trans.__('%1 trained tokens', integer(trained))}
-        </span>
+        <span className="ll-dim">{samples.length === 0 ? '' : trans.__('%1 trained tokens', integer(trained))}</span>
       </h2>
-      {samples.length === 0 && <p className="ll-dim">{trans.__('None yet: samples are made when a step consumes the rollout.')}</p>}
+      {samples.length === 0 && (
+        <p className="ll-dim">{trans.__('None yet: samples are made when a step consumes the rollout.')}</p>
+      )}
       <ol className="ll-samples">
         {samples.map((sample, i) => (
           <li key={i}>
             <div className="ll-sample-line">
               <span>
-                {trans._n('call %2', 'calls %2', sample.calls.length, sample.calls.map(id => ordinal.get(id) ?? '?').join(', '))}
+                {trans._n(
+                  'call %2',
+                  'calls %2',
+                  sample.calls.length,
+                  sample.calls.map(id => ordinal.get(id) ?? '?').join(', ')
+                )}
               </span>
-              <span className="ll-num">{trans.__('%1 of %2 tokens train', integer(sample.trained), integer(sample.tokens))}</span>
+              <span className="ll-num">
+                {trans.__('%1 of %2 tokens train', integer(sample.trained), integer(sample.tokens))}
+              </span>
             </div>
             <span className="ll-bar" aria-hidden="true">
               <i style={{ width: `${sample.tokens > 0 ? (sample.trained / sample.tokens) * 100 : 0}%` }} />
@@ -171,7 +182,8 @@ function Samples({ detail }: { detail: IRolloutDetail }): JSX.Element {
         <ul className="ll-breaks">
           {breaks.map((item, i) => (
             <li key={i}>
-              {trans.__('Break at call %1:', ordinal.get(item.callId) ?? '?')} <b>{words(visibleLine(item.cause, 40))}</b>
+              {trans.__('Break at call %1:', ordinal.get(item.callId) ?? '?')}{' '}
+              <b>{words(visibleLine(item.cause, 40))}</b>
             </li>
           ))}
         </ul>
@@ -203,7 +215,11 @@ function Verdict({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
   const { trans } = useView();
   const waiting = rollout.state === 'queuing' || rollout.state === 'running';
   return (
-    <section className={`ll-verdict ll-tone-${rollout.state}`} data-testid="ll-verdict" data-reward={rollout.reward ?? ''}>
+    <section
+      className={`ll-verdict ll-tone-${rollout.state}`}
+      data-testid="ll-verdict"
+      data-reward={rollout.reward ?? ''}
+    >
       <h2>{trans.__('Grader')}</h2>
       <div className="ll-verdict-body">
         <span className="ll-verdict-reward">{rollout.reward === null ? '–' : fixed(rollout.reward)}</span>
@@ -242,8 +258,10 @@ function Body({ detail, onOpen }: { detail: IRolloutDetail; onOpen: (id: string)
         <Output title={trans.__('stderr')} text={rollout.stderr} testId="ll-stderr" />
         <Verdict rollout={rollout} />
       </div>
-      <aside className="ll-side">
+      <aside className="ll-side ll-side-group" aria-label={trans.__('Group')}>
         <Group rollout={rollout} onOpen={onOpen} />
+      </aside>
+      <aside className="ll-side ll-side-facts" aria-label={trans.__('Samples and facts')}>
         <Samples detail={detail} />
         <Facts rollout={rollout} />
       </aside>
@@ -273,6 +291,8 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
   const stamp = stampOf(source.model.rows, id);
   const { detail, error, loading, retry } = useDetail(source, id, stamp, visible);
   const page = useRef<HTMLDivElement>(null);
+  const row = source.model.rows.rowOf(id);
+  const live = row >= 0 && ['queuing', 'running'].includes(source.model.rows.word('state', row));
   useEffect(() => {
     if (onBack) {
       page.current?.focus({ preventScroll: true });
@@ -301,6 +321,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
             </button>
           )}
           <h1 title={id}>{trans.__('Rollout %1', shortId(id))}</h1>
+          {live && source.canAct && <CancelRollout id={id} />}
           {detail && <span className="ll-task">{visibleLine(detail.rollout.prompt, 160)}</span>}
         </div>
         {detail && <Sentence rollout={detail.rollout} />}
@@ -318,6 +339,9 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
         <p className="ll-loading" role="status">
           {trans.__('Fetching the transcript…')}
         </p>
+      )}
+      {detail?.cut && (
+        <p className="ll-notice ll-mod-quiet">{trans.__('Shortened to fit into the notebook: %1.', detail.cut)}</p>
       )}
       {detail && <Body detail={detail} onOpen={onOpen} />}
     </div>

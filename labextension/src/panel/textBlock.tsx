@@ -15,13 +15,7 @@ export interface ITextBlockProps {
   readonly testId?: string;
 }
 
-export function TextBlock({
-  text,
-  code = false,
-  characters = 4000,
-  lines = 40,
-  testId
-}: ITextBlockProps): JSX.Element {
+export function TextBlock({ text, code = false, characters = 4000, lines = 40, testId }: ITextBlockProps): JSX.Element {
   const { trans } = useView();
   const [all, setAll] = useState(false);
   const { head, cut } = clip(text, characters, lines);
@@ -39,7 +33,11 @@ export function TextBlock({
         <button className="ll-link" type="button" onClick={() => setAll(!all)} aria-expanded={all}>
           {all
             ? trans.__('Show less')
-            : trans.__('Show all (%1, %2 characters more)', byteSize(utf8Length(text)), integer(text.length - head.length))}
+            : trans.__(
+                'Show all (%1, %2 characters more)',
+                byteSize(utf8Length(text)),
+                integer(text.length - head.length)
+              )}
         </button>
       )}
     </div>

@@ -30,7 +30,9 @@ export class SourceView extends ReactWidget {
   render(): ReactElement {
     const { source, trans } = this._options;
     return (
-      <ViewProvider value={{ source, trans, visible: this._visible, theme: this._theme }}>{this._content()}</ViewProvider>
+      <ViewProvider value={{ source, trans, visible: this._visible, theme: this._theme }}>
+        {this._content()}
+      </ViewProvider>
     );
   }
 
