@@ -210,6 +210,7 @@ class Engine:
     def _make_room(self) -> None:
         """Rows that have grown too long together: the last ones wait and are read again later."""
         while not self._has_room(len(self._running), 0):
+            self._remember(len(self._running) - 1)
             self._waiting.appendleft(self._running.pop())
 
     def _sample(self, logits: Tensor, first: int) -> None:
