@@ -162,7 +162,7 @@ class Controller:
     def prewarm(self, harness: Harness, grader: Grader | None = None) -> None:
         """Start the fork servers of a harness and a grader now, so that the first rollout need not wait."""
         loop = self._running_loop()
-        loop.call_soon_threadsafe(lambda: self._spawn(self._lifecycle.prewarm(harness, grader)))
+        loop.call_soon_threadsafe(self._lifecycle.prewarm, harness, grader)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._closed:

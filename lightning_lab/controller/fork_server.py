@@ -93,12 +93,19 @@ class _Server:
                     return
 
     def _serve(self) -> bool:
-        """Fork a supervisor for the next message; False when there will be none."""
+        """Fork a supervisor for the next message; False when there will be none.
+
+        Where no process can be forked, the lifeline just ends: that one rollout is lost, not the fork server.
+        """
         message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE, 1)
         if not message:
             return False
         with socket.socket(fileno=descriptors[0]) as lifeline:
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:
+                traceback.print_exc()
+                return True
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 self._control.close()

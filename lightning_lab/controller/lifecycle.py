@@ -95,6 +95,7 @@ class Lifecycle:
     async def run(self, ticket: Ticket) -> Rollout:
         """Take a ticket from the queue to its terminal record, which is not yet in the store."""
         self._record(ticket, state=RolloutState.RUNNING, started_at=time.time())
+        self.prewarm(ticket.harness, ticket.grader)
         workdir = Workdir.create(self._root, ticket.rollout.id, ticket.rollout.attempt)
         try:
             ending = await self._run_agent(ticket, workdir)
@@ -107,12 +108,11 @@ class Lifecycle:
         finally:
             await asyncio.to_thread(workdir.remove)
 
-    async def prewarm(self, harness: Harness, grader: Grader | None) -> None:
-        """Start fork servers; a failure shows again in the rollout that needs them."""
-        keys = [_agent_key(harness)] + ([_grader_key(grader)] if grader else [])
-        for key in keys:
-            with contextlib.suppress(BootError):
-                await self._servers.get(key)
+    def prewarm(self, harness: Harness, grader: Grader | None) -> None:
+        """Start fork servers; a failure shows in the rollout that needs them."""
+        self._servers.start(_agent_key(harness))
+        if grader is not None:
+            self._servers.start(_grader_key(grader))
 
     def remove_all(self) -> None:
         Workdir(self._root).remove()

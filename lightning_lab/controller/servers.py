@@ -162,6 +162,8 @@ class ForkServer:
 
     async def end(self, *, at_once: bool = False) -> None:
         """End the process and everything it has forked. Idempotent."""
+        if self._control.fileno() < 0:
+            return
         asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
         while self._idle:
@@ -224,14 +226,19 @@ class ServerPool:
         self._servers: dict[ServerKey, asyncio.Task[ForkServer]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def get(self, key: ServerKey) -> ForkServer:
-        """The fork server of this key, started if need be; all who wait share one start. Raises `BootError`."""
+    def start(self, key: ServerKey) -> asyncio.Task[ForkServer]:
+        """The fork server of this key, starting if need be: all who need it share one start."""
         task = self._servers.get(key)
         if task is None or _is_useless(task):
             self._retire_idle(key.role)
             task = self._servers[key] = asyncio.create_task(self._boot(key))
+            task.add_done_callback(_take_notice)
         self._servers[key] = self._servers.pop(key)  # the most recently used comes last
-        return await asyncio.shield(task)
+        return task
+
+    async def get(self, key: ServerKey) -> ForkServer:
+        """`start`, and wait for it; who stops waiting does not stop the start. Raises `BootError`."""
+        return await asyncio.shield(self.start(key))
 
     async def end_all(self) -> None:
         servers, self._servers = list(self._servers.values()), {}
@@ -279,6 +286,12 @@ class ServerPool:
 
 def _is_useless(task: asyncio.Task[ForkServer]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None or task.result().has_ended)
+
+
+def _take_notice(task: asyncio.Task[ForkServer]) -> None:
+    """Who waits gets the error; without this, asyncio would print it where nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _end(task: asyncio.Task[ForkServer]) -> None:

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any, NoReturn
@@ -31,6 +32,7 @@ _MAX_REPORT_BYTES = 2 * agent.MAX_OUTPUT_BYTES
 
 def supervise(lifeline: socket.socket, parent: int) -> NoReturn:
     """Run agents or graders, one after the other, until the lifeline ends. Called in a process forked for it."""
+    code = 1
     try:
         os.setsid()
         signals, wakeup = _catch_signals()
@@ -41,9 +43,12 @@ def supervise(lifeline: socket.socket, parent: int) -> NoReturn:
             supervision.run()
             if supervision.must_stop:
                 break
+        code = 0
+    except BaseException:
+        traceback.print_exc()  # into what the controller keeps of the fork server's output
     finally:
         kill_descendants()
-        os._exit(0)
+        os._exit(code)
 
 
 def _next_work(lifeline: socket.socket, signals: int) -> tuple[dict[str, Any], bytes] | None:

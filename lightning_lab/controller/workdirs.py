@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lightning_lab.records import Task
 
@@ -57,13 +56,20 @@ class Workdir:
         (self.work / "task.json").write_text(json.dumps(content, default=str, ensure_ascii=False), encoding="utf-8")
 
     def copy_for_grader(self) -> None:
-        """Copy what the agent left; links stay links, sockets and pipes are left out."""
+        """Copy what the agent left; links stay links, sockets and pipes are left out. Raises `OSError`."""
         self.grading.mkdir()
-        _copy(self.work, self.copy)
+        try:
+            _copy(self.work, self.copy)
+        except RecursionError as error:
+            raise OSError("its folders are nested too deeply") from error
 
     def remove(self) -> None:
-        """Delete everything, also folders that the agent made unreadable."""
-        shutil.rmtree(self.root, onerror=_open_up)
+        """Delete everything, also folders that the agent locked or nested without end."""
+        try:
+            shutil.rmtree(self.root)
+        except (OSError, RecursionError):
+            for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+                subprocess.run([*command, "--", str(self.root)], check=False, capture_output=True)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -85,16 +91,3 @@ def _copy_file(source: Path, target: Path, mode: int) -> None:
         source.chmod(mode | stat.S_IRUSR)
     shutil.copyfile(source, target)
     target.chmod(stat.S_IMODE(mode) | stat.S_IRUSR)
-
-
-def _open_up(function: Callable[..., Any], path: str, _: Any) -> None:
-    """For `shutil.rmtree`: give the folder and its parent back to the owner, then try once more."""
-    try:
-        Path(path).parent.chmod(0o700)
-        if Path(path).is_dir() and not Path(path).is_symlink():
-            Path(path).chmod(0o700)
-            shutil.rmtree(path)
-        else:
-            function(path)
-    except OSError:
-        return

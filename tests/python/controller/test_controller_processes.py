@@ -68,6 +68,19 @@ def test_rollouts_share_neither_folders_nor_random_numbers(bench):
     assert first[3] == second[3] == []
 
 
+def test_the_agent_inherits_no_way_into_the_lab(bench):
+    def agent(task):
+        kinds = {}
+        for entry in Path("/proc/self/fd").iterdir():
+            if entry.is_symlink():
+                kinds[entry.name] = str(entry.readlink()).partition(":")[0]
+        return kinds
+
+    kinds = json.loads(bench.run(bench.harness(agent)).output)
+    assert {kinds.pop("0"), kinds.pop("1"), kinds.pop("2")} == {"/dev/null", "pipe"}
+    assert sorted(kind for kind in kinds.values() if not kind.startswith("/proc/")) == ["pipe"]  # its own report
+
+
 def test_nothing_of_the_agents_tree_survives(bench):
     def agent(task):
         import subprocess
@@ -152,6 +165,19 @@ def test_working_directories_go_with_the_rollout(bench):
         return [path.name for path in Path(result.workdir).rglob("*")] == ["locked", "file"]
 
     assert bench.run(bench.harness(agent), bench.grader(grade)).reward == 1.0
+    assert bench.folders() == []
+
+
+def test_folders_nested_without_end_neither_stay_nor_break_the_controller(bench):
+    def agent(task):
+        for _ in range(1200):
+            Path("d").mkdir()
+            os.chdir("d")
+        return "done"
+
+    rollout = bench.run(bench.harness(agent))
+    assert (rollout.outcome, rollout.reward) == (Outcome.GRADER_ERROR, None)
+    assert "nested too deeply" in rollout.verdict
     assert bench.folders() == []
 
 
