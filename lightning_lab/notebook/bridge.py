@@ -96,7 +96,7 @@ class Bridge:
             active = snapshot.run is not None and snapshot.run["state"] == "running"  # a single rollout's run, too
             self._next_key = now + (ACTIVE_KEY_S if active else IDLE_KEY_S)
         self._seq += 1
-        self._send(self._builder.build(snapshot, seq=self._seq, at=time.time(), key=key))
+        self._send(self._builder.build(snapshot, seq=self._seq, key=key))
         self._last_fields = fields
         if self._builder.has_news(snapshot):
             self._wake.set()

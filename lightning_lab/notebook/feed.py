@@ -44,7 +44,9 @@ class RunFeed:
                 self._steps = self._store.steps(self.run_id)
                 self._step_fields = [step_fields(step) for step in self._steps]
 
-    def snapshot(self, *, lab: str, lab_state: str, in_flight: int = 0, held: int = 0) -> Snapshot:
+    def snapshot(
+        self, *, lab: str, lab_state: str, in_flight: int = 0, held: int = 0, paused: bool = False
+    ) -> Snapshot:
         """The run as of the last `refresh`, with the counters of the store and the gateway's of this moment."""
         with self._lock:
             run = self._store.run(self.run_id)
@@ -56,6 +58,7 @@ class RunFeed:
                 counters={**self._store.counts(self.run_id), "in_flight": in_flight, "held": held},
                 reward=reward_fields(self._steps, self._held_out),
                 steps=tuple(self._step_fields),
+                paused=paused,
             )
 
     def _new_events(self) -> Iterator[Event]:

@@ -1,12 +1,13 @@
 """Frames: what the panel is pushed. A JSON header and binary columns, at most `MAX_FRAME_BYTES` together.
 
 Every frame holds cumulative counters; deltas hold what changed, key frames a cyclic slice of everything. So a
-panel that lost frames, or was reloaded, is right again after one cycle. Pure: no clock, no store, no socket.
+panel that lost frames, or was reloaded, is right again after one cycle. No store, no socket.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,9 @@ class Snapshot:
     reward: Mapping[str, Any] = field(default_factory=dict)
     steps: Sequence[Mapping[str, Any]] = ()
     """All steps of the run; frames carry slices of them."""
+    paused: bool = False
+    """Whether the user paused the lab; that the learner holds calls is said by the phase."""
+    at: float = field(default_factory=time.time, compare=False)
 
     def fields(self) -> dict[str, Any]:
         """The header fields that are whole in every frame and in every saved view."""
@@ -48,6 +52,7 @@ class Snapshot:
             "lab": self.lab,
             "lab_state": self.lab_state,
             "unsandboxed": True,
+            "paused": self.paused,
             "run": self.run,
             "phase": self.phase,
             "counters": self.counters,
@@ -76,9 +81,9 @@ class FrameBuilder:
         """Whether rows or steps wait to be sent."""
         return self.table.has_changes or len(snapshot.steps) > self._steps_sent
 
-    def build(self, snapshot: Snapshot, *, seq: int, at: float, key: bool) -> Frame:
+    def build(self, snapshot: Snapshot, *, seq: int, key: bool) -> Frame:
         """One frame: the news that fit, and with ``key`` a slice of what was sent before."""
-        header = {**snapshot.fields(), "seq": seq, "at": at}
+        header = {**snapshot.fields(), "seq": seq, "at": snapshot.at}
         budget = MAX_FRAME_BYTES - _ENVELOPE_BYTES - len(orjson.dumps(header))
         first, steps = self._take_steps(snapshot.steps, budget // 2, key)
         header["steps"] = {"from": first, "rows": steps}

@@ -18,6 +18,7 @@ class FrontEnd:
     def __init__(
         self, kernel: KernelLink | None, source: Source, store: Store, handlers: Mapping[str, Handler]
     ) -> None:
+        self._kernel = kernel
         self._bridge: Bridge | None = None
         self._displays: Displays | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -55,6 +56,11 @@ class FrontEnd:
         """Bring every shown output up to date now."""
         if self._displays:
             self._displays.settle()
+
+    def disconnect(self) -> None:
+        """Send nothing any more."""
+        if self._kernel:
+            self._kernel.disconnect()
 
     def close(self) -> None:
         """Last refresh and last frame. Idempotent. The store must still be open."""

@@ -21,6 +21,11 @@ class KernelLink:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._kernel = shell.kernel
+        self._connected = True
+
+    def disconnect(self) -> None:
+        """Send nothing any more."""
+        self._connected = False
 
     def push(self, header: Mapping[str, Any], buffers: Sequence[bytes]) -> None:
         """Broadcast one frame on iopub.
@@ -29,6 +34,8 @@ class KernelLink:
         while a cell keeps the main thread busy. There is no open handshake and no parent: the id is fixed and every
         front end filters for it, also after a reload.
         """
+        if not self._connected:
+            return
         self._kernel.session.send(
             self._kernel.iopub_socket,
             "comm_msg",
@@ -40,6 +47,8 @@ class KernelLink:
 
     def display(self, bundle: Mapping[str, Any], display_id: str, *, update: bool) -> None:
         """Show a MIME bundle in the running cell, or replace it wherever ``display_id`` is shown."""
+        if not self._connected:
+            return
         publisher = self._shell.display_pub
         publisher.publish(dict(bundle), {}, transient={"display_id": display_id}, update=update)
 

@@ -93,7 +93,7 @@ class Lab(metaclass=OneOpenLab):
         self.selection = Selection()
         self._lock = threading.RLock()
         self._closing = threading.Lock()
-        self._parts_closed = False
+        self._parts_closed = self._paused = False
         self._active: RunHandle | None = None
         self._threads: list[threading.Thread] = []
         self._feed: RunFeed | None = None
@@ -109,7 +109,7 @@ class Lab(metaclass=OneOpenLab):
         self.id = self._parts.folder.run_id
         self._singles = SingleRollouts(self._parts, {"policy": built.name})
         self._front_end = FrontEnd(current_kernel(), self, self._parts.store, handlers(self))
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
@@ -156,10 +156,13 @@ class Lab(metaclass=OneOpenLab):
 
     def pause(self) -> None:
         """Hold new model calls, until `resume`: to agents it looks like latency. Returns at once."""
-        self.in_background(self.open_parts().gateway.pause, "pause")
+        gateway = self.open_parts().gateway
+        self._paused = True
+        self.in_background(gateway.pause, "pause")
 
     def resume(self) -> None:
         """Let held calls go on."""
+        self._paused = False
         self.open_parts().gateway.resume()
 
     def cancel_rollout(self, rollout_id: str) -> None:
@@ -212,6 +215,11 @@ class Lab(metaclass=OneOpenLab):
         return self._active
 
     @property
+    def paused(self) -> bool:
+        """Whether `pause` holds model calls now."""
+        return not self.closed and self._paused and self._parts.gateway.admission.paused
+
+    @property
     def status(self) -> LabStatus:
         snapshot = self.current_snapshot()
         return LabStatus(
@@ -220,7 +228,7 @@ class Lab(metaclass=OneOpenLab):
             version=self._parts.policy.version,
             run=snapshot.run["id"] if snapshot.run else None,
             phase=str(snapshot.phase.get("name", "idle")),
-            paused=not self.closed and self._parts.gateway.admission.paused,
+            paused=self.paused,
             **{name: snapshot.counters.get(name, 0) for name in ("queuing", "running", "in_flight", "held")},
         )
 
@@ -260,7 +268,9 @@ class Lab(metaclass=OneOpenLab):
         if feed is None:
             return Snapshot(lab=self.id, lab_state=state)
         admission = self._parts.gateway.admission
-        return feed.snapshot(lab=self.id, lab_state=state, in_flight=admission.in_flight, held=admission.held)
+        return feed.snapshot(
+            lab=self.id, lab_state=state, in_flight=admission.in_flight, held=admission.held, paused=self.paused
+        )
 
     def current_snapshot(self) -> Snapshot:
         """Of the run on show, up to date."""
@@ -288,7 +298,7 @@ class Lab(metaclass=OneOpenLab):
             if self.closed:
                 return
             self.closed = True
-            atexit.unregister(self.close)
+            atexit.unregister(self._close_at_exit)
             try:
                 self._end_active_run()
                 self._parts.controller.close()
@@ -298,6 +308,11 @@ class Lab(metaclass=OneOpenLab):
             finally:
                 self._parts.close()
                 self._parts_closed = True
+
+    def _close_at_exit(self) -> None:
+        # Front ends learn from the kernel's end itself, and zmq may be half gone already.
+        self._front_end.disconnect()
+        self.close()
 
     def _end_active_run(self) -> None:
         """While the controller still works, so that the run's record says `stopped`, not `failed`."""

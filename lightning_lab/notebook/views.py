@@ -59,7 +59,7 @@ def rollout_bundle(snapshot: Snapshot, detail: Mapping[str, Any]) -> MimeBundle:
 
 def saved_snapshot(snapshot: Snapshot, rows: Sequence[RolloutRow], budget: int) -> dict[str, Any]:
     """The header fields with plain columns, within ``budget`` bytes of JSON."""
-    saved = snapshot.fields()
+    saved = {**snapshot.fields(), "at": snapshot.at}
     steps = _thinned(snapshot.steps, _MAX_STEPS)
     while len(steps) > 1 and len(json_bytes(steps)) > budget // 2:
         steps = _thinned(steps, len(steps) // 2)

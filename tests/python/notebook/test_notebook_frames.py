@@ -65,11 +65,11 @@ def test_columns_carry_every_field_and_absent_numbers() -> None:
 def test_deltas_carry_only_changed_rows_and_equal_rows_are_no_change() -> None:
     table = table_of(3)
     builder = FrameBuilder(table)
-    assert builder.build(snapshot(), seq=1, at=0, key=False).header["rollouts"]["rows"] == 3
+    assert builder.build(snapshot(), seq=1, key=False).header["rollouts"]["rows"] == 3
     table.put(row(1))
     assert not builder.has_news(snapshot())
     table.put(row(1, state="running"))
-    frame = builder.build(snapshot(), seq=2, at=0, key=False)
+    frame = builder.build(snapshot(), seq=2, key=False)
     assert [line["id"] for line in read(frame.header, frame.buffers)] == ["r-000001"]
 
 
@@ -78,7 +78,7 @@ def test_large_tables_are_sent_in_bounded_frames_without_loss() -> None:
     builder = FrameBuilder(table)
     seen: dict[str, Any] = {}
     while builder.has_news(snapshot()):
-        frame = builder.build(snapshot(), seq=0, at=0, key=False)
+        frame = builder.build(snapshot(), seq=0, key=False)
         assert frame.wire_bytes() <= MAX_FRAME_BYTES
         seen.update({line["id"]: line for line in read(frame.header, frame.buffers)})
     assert len(seen) == 5_000
@@ -91,11 +91,11 @@ def test_key_frames_alone_heal_everything() -> None:
     steps = [{"index": i, "reward": 0.5} for i in range(450)]
     state = snapshot(steps=steps, counters={"total": 3_000})
     while builder.has_news(state):
-        builder.build(state, seq=0, at=0, key=False)
+        builder.build(state, seq=0, key=False)
     rows: set[str] = set()
     step_rows: set[int] = set()
     for _ in range(12):
-        frame = builder.build(state, seq=0, at=0, key=True)
+        frame = builder.build(state, seq=0, key=True)
         assert frame.wire_bytes() <= MAX_FRAME_BYTES
         assert frame.header["counters"] == {"total": 3_000}
         assert len(frame.header["steps"]["rows"]) <= MAX_STEP_ROWS
@@ -109,9 +109,9 @@ def test_key_frames_alone_heal_everything() -> None:
 def test_new_steps_come_once_as_deltas() -> None:
     builder = FrameBuilder(RolloutTable())
     steps = [{"index": i} for i in range(3)]
-    first = builder.build(snapshot(steps=steps[:2]), seq=1, at=0, key=False).header["steps"]
-    second = builder.build(snapshot(steps=steps), seq=2, at=0, key=False).header["steps"]
-    third = builder.build(snapshot(steps=steps), seq=3, at=0, key=False).header["steps"]
+    first = builder.build(snapshot(steps=steps[:2]), seq=1, key=False).header["steps"]
+    second = builder.build(snapshot(steps=steps), seq=2, key=False).header["steps"]
+    third = builder.build(snapshot(steps=steps), seq=3, key=False).header["steps"]
     assert (first["from"], len(first["rows"])) == (0, 2)
     assert (second["from"], second["rows"]) == (2, [{"index": 2}])
     assert third["rows"] == ()
