@@ -151,10 +151,11 @@ class Exchange:
         try:
             await self._answer(raw)
         except ClientGoneError:
-            await self._delivery.abandon()
+            pass  # nobody reads an answer
         except Exception as error:
             await self._fail(error)
         finally:
+            self._delivery.abandon()
             watcher.cancel()
 
     def abort(self, reason: Exception) -> None:

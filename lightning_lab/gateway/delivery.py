@@ -68,9 +68,12 @@ class Delivery:
         elif self._stream is not None:
             await self._send({"type": "http.response.body", "body": self._stream.failure(fault)})
 
-    async def abandon(self) -> None:
-        """Write nothing more: there is nobody to read it."""
-        await self._stop_heart()
+    def abandon(self) -> None:
+        """Write nothing more. Idempotent."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._heart is not None:
+            self._heart.cancel()
 
     async def _refuse(self, fault: Fault) -> None:
         retry = (b"x-should-retry", b"true" if fault.retry else b"false")
@@ -102,12 +105,10 @@ class Delivery:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _stop_heart(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+        """Nobody writes beside us from here on."""
+        self.abandon()
         if self._heart is not None:
-            self._heart.cancel()
             await asyncio.wait([self._heart])
-            self._heart = None
 
 
 def json_response(

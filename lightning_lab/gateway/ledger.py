@@ -7,7 +7,6 @@ re-serialise the other; whether the *tokens* may be put back is decided by the t
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,8 +41,8 @@ class Ledger:
     def __init__(self) -> None:
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._by_minted: dict[str, str] = {}
-        self._by_conversation: dict[bytes, str] = {}
-        self._keys: dict[str, list[str | bytes]] = {}
+        self._by_conversation: dict[int, str] = {}
+        self._keys: dict[str, list[str | int]] = {}
         self._undelivered: set[str] = set()
         self._bytes = 0
 
@@ -84,7 +83,7 @@ class Ledger:
         self._undelivered.difference_update(proven)
         return [call_id for call_id in proven if call_id is not None]
 
-    def _said(self, message: Message, conversation: bytes) -> str | None:
+    def _said(self, message: Message, conversation: int) -> str | None:
         for call in message.tool_calls:
             if call["id"] in self._by_minted:
                 return self._by_minted[call["id"]]
@@ -95,18 +94,21 @@ class Ledger:
         self._bytes -= entry.nbytes
         self._undelivered.discard(call_id)
         for key in self._keys.pop(call_id):
-            if isinstance(key, bytes):
+            if isinstance(key, int):
                 if self._by_conversation.get(key) == call_id:
                     del self._by_conversation[key]
             elif self._by_minted.get(key) == call_id:
                 del self._by_minted[key]
 
 
-def _digests(messages: Sequence[Message]) -> Iterator[bytes]:
-    """After each message: a hash of the conversation so far."""
-    running = hashlib.blake2b(digest_size=16)
+def _digests(messages: Sequence[Message]) -> Iterator[int]:
+    """After each message: a hash of the conversation so far.
+
+    Python's own hash is enough: it is keyed per process, a text keeps the hash it was given once, and what a false
+    match would put back is compared as text before.
+    """
+    running = 0
     for message in messages:
-        calls = (f"{call['id']}\x1f{call['name']}" for call in message.tool_calls)
-        said = "\x1e".join((message.role, message.content, message.tool_call_id, *calls))
-        running.update(said.encode("utf-8", "surrogatepass") + b"\x1d")
-        yield running.digest()
+        calls = tuple((call["id"], call["name"]) for call in message.tool_calls)
+        running = hash((running, message.role, message.content, message.tool_call_id, calls))
+        yield running

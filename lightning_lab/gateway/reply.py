@@ -19,6 +19,7 @@ async def choice_of(policy: Policy, draft: Draft, head: Head, index: int) -> Cho
     """Parse what was sampled; its tool calls get minted ids."""
     ids = draft.ids
     parsed = policy.parse(ids) if len(ids) <= _INLINE_TOKENS else await asyncio.to_thread(policy.parse, ids)
+    parsed = _without_stop(parsed, draft.used.stop)
     message = _with_minted_ids(parsed, f"{head.suffix}_{index}" if head.request.n > 1 else head.suffix)
     raw = head.request.prompt is not None
     return Choice(
@@ -65,6 +66,14 @@ def call_record(
         error=error,
         request_extra=request.extra,
     )
+
+
+def _without_stop(message: Message, stops: tuple[str, ...]) -> Message:
+    """OpenAI's protocols do not show the text that ended a reply; its ids are sampled all the same."""
+    for stop in stops:
+        if message.content.endswith(stop):
+            return replace(message, content=message.content.removesuffix(stop))
+    return message
 
 
 def _with_minted_ids(message: Message, suffix: str) -> Message:

@@ -79,7 +79,12 @@ class Gateway:
                 target=self._serve, args=(listener, ready), name="lightning-lab-gateway", daemon=True
             )
             self._thread.start()
-            ready.result(_START_S)
+            try:
+                ready.result(_START_S)
+            except TimeoutError:
+                raise GatewayError(
+                    f"The gateway did not start within {_START_S:.0f} s; close it and try again."
+                ) from None
 
     def close(self) -> None:
         """Stop listening; open calls end with an error. Idempotent. Leaves no port and no thread."""

@@ -190,3 +190,12 @@ async def test_legacy_functions_and_parsed_arguments(lab):
     assert [message.role for message in call.messages] == ["system", "assistant", "tool"]
     assert call.messages[1].tool_calls == ({"id": "", "name": "f", "arguments": '{"a":1}'},)
     assert call.tools[0]["function"]["name"] == "f"
+
+
+async def test_the_text_that_ended_a_reply_is_not_shown_but_its_ids_are_kept(make_lab):
+    lab = make_lab(lambda _: "one STOP")
+    answer = await lab.chat(stop=["STOP"])
+    assert answer.json()["choices"][0]["message"]["content"] == "one "
+    [call] = lab.calls()
+    assert call.reply.content == "one "
+    assert lab.policy.decode(call.sampled_ids) == "one STOP<end>"
