@@ -1,9 +1,12 @@
 """The reconcile loop and its local runner. Imported lazily: the fork server lives in this package and stays light."""
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_lab.controller.controller import Controller, ControllerError, Credentials
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # the controller's thread never prints
 
 __all__ = ["Controller", "ControllerError", "Credentials"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from lightning_lab.tasks import Grader
 if TYPE_CHECKING:
     from lightning_lab.controller.controller import Credentials
 
+_LOG = logging.getLogger(__name__)
 _LAUNCH_LIMIT_S = 60.0
 """From asking a fork server for a process to that process's first word."""
 _REPORT_LIMIT_S = 30.0
@@ -122,6 +124,10 @@ class Lifecycle:
         server = await self._server(_agent_key(harness), ticket)
         if isinstance(server, Ending):
             return server
+        if server.warning:
+            _LOG.warning("%s", server.warning)
+            self._store.put_event("log", rollout.run_id, rollout.id, {"level": "warning", "message": server.warning})
+            server.warning = ""
         access = self._credentials.open_rollout(rollout.id, attempt=rollout.attempt, sampling=ticket.sampling)
         try:
             spec = _agent_spec(ticket, workdir, access)

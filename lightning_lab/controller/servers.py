@@ -102,6 +102,8 @@ class ForkServer:
     def __init__(self, key: ServerKey, home: Path) -> None:
         self.live = 0
         """Processes launched and not yet over."""
+        self.warning = ""
+        """What the user should know about its start; emptied once it is told."""
         self._key = key
         self._printed = Capture()
         self._idle: list[Channel] = []
@@ -251,11 +253,9 @@ class ServerPool:
             await server.end()
             server, threads = await self._started(replace(key, optional=()))
         if threads > 1:
-            _LOG.warning(
-                "Preloading %s started %d threads; agents are forked without them and may hang. "
-                "Preload only modules that start none.",
-                ", ".join(key.preload),
-                threads - 1,
+            server.warning = (
+                f"Preloading {', '.join(key.preload)} started {threads - 1} threads; agents are forked without them "
+                "and may hang. Preload only modules that start none."
             )
         return server
 

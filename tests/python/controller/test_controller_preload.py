@@ -98,6 +98,9 @@ def test_threads_of_a_preload_are_warned_about(bench, notebook_folder, caplog):
         asked = bench.run(bench.harness(lambda task: 1, preload=["threaded_preload"]))
     assert asked.outcome is Outcome.COMPLETED
     assert "threaded_preload started 1 threads" in caplog.text
+    bench.store.flush()
+    (event,) = bench.store.events(kind="log")
+    assert event.subject == asked.id and "threaded_preload" in event.data["message"]
     caplog.clear()
     with caplog.at_level(logging.WARNING, "lightning_lab.controller"):
         found = bench.run(bench.harness(lambda task: str(threaded_preload.time)))
