@@ -100,6 +100,16 @@ class Reader:
             contents = self._load(connection, {row[name] for row in found for name in ("task", "harness")})
             return [rows.rollout_record(row, contents) for row in found]
 
+    def rollout_heads(self, ids: Sequence[str]) -> list[Rollout]:
+        with self._snapshot() as connection:
+            found = []
+            for chunk in _chunks(ids):
+                sql = f"SELECT *, NULL AS body FROM rollouts WHERE id IN ({_marks(chunk)})"
+                found += _dicts(connection, sql, chunk)
+            contents = self._load(connection, {row[name] for row in found for name in ("task", "harness")})
+            found.sort(key=lambda row: row["n"])
+            return [rows.rollout_record(row, contents) for row in found]
+
     def calls(self, rollout_id: str, attempt: int | None) -> list[Call]:
         with self._snapshot() as connection:
             rebuilt = list(rebuild_calls(connection, rollout_id, attempt))

@@ -163,6 +163,13 @@ class Store:
         wanted = {"run_id": run_id, "state": state, "step": index, "mode": mode, "group_id": group_id}
         return self._reader.rollouts({name: value for name, value in wanted.items() if value is not None})
 
+    def rollout_heads(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        """Those of the ids that are stored, in creation order, without output, verdict, error, stdout and stderr.
+
+        For grids: the cost does not depend on how much agents said or on how many rollouts there are.
+        """
+        return self._reader.rollout_heads(rollout_ids)
+
     def calls(self, rollout_id: str, *, attempt: int | None = None) -> list[Call]:
         """Whole calls by attempt and ordinal. Their arrays are read-only."""
         return self._reader.calls(rollout_id, attempt)
