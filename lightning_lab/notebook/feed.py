@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.rows import RolloutTable, rollout_row
 from lightning_lab.notebook.snapshot import held_out_point, phase_fields, reward_fields, run_fields, step_fields
-from lightning_lab.records import Event, Rollout, Step
+from lightning_lab.records import Event, Step
 from lightning_lab.store import Store
 
 _PAGE = 10_000
-_BULK = 500
 
 
 class RunFeed:
@@ -89,19 +88,12 @@ class RunFeed:
 
     def _read_rollouts(self, changed: _Changed) -> None:
         totals = self._store.call_totals(list(changed.rollouts))
-        for rollout in self._rollouts(changed.rollouts):
+        for rollout in self._store.rollout_heads(list(changed.rollouts)):
             calls, tokens = totals.get(rollout.id, (0, 0))
             known = self.table.get(rollout.id)
             version = known.version if known else changed.versions.get(rollout.id)
             row = changed.rollouts[rollout.id]
             self.table.put(rollout_row(row, rollout, calls=calls, tokens=tokens, version=version))
-
-    def _rollouts(self, wanted: Mapping[str, int]) -> Sequence[Rollout]:
-        """In the order of their rows. One scan is cheaper than many look-ups."""
-        if len(wanted) > _BULK:
-            return [rollout for rollout in self._store.rollouts(self.run_id) if rollout.id in wanted]
-        ids = sorted(wanted, key=lambda rollout_id: wanted[rollout_id])
-        return [self._store.rollout(rollout_id) for rollout_id in ids]
 
 
 class _Changed:
