@@ -182,7 +182,7 @@ class Engine:
 
     def _prefill(self, batch: list[Generation], matches: list[Match]) -> None:
         first = len(self._running)
-        self._reader.kv.held = int(self._positions[:first].max(initial=0))
+        self._reader.kv.held = max(int(self._positions[:first].max(initial=0)), *(match.length for match in matches))
         self._running.extend(batch)
         for row, match in enumerate(matches, start=first):
             if match.length:

@@ -9,34 +9,42 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lightning_lab.policy.torch.kv import KvSlots
+from lightning_lab.policy.torch.kv import KvSlots, KvStore
 from lightning_lab.policy.torch.model import cache_argument, logits_at
 from lightning_lab.records import Ids
 
 
 class Forward(Protocol):
-    """One pass over tokens whose places in the slots are planned already."""
+    """One pass over tokens, for sampling and for learning alike."""
 
-    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, last: Tensor) -> Tensor:
-        """``ids``, ``positions`` [rows, tokens]; ``mask`` [rows, 1, tokens, visible], added to attention scores;
-        ``last`` [rows]: whose logits are wanted → logits [rows, vocabulary]."""
+    def __call__(self, kv: KvStore, ids: Tensor, positions: Tensor, mask: Tensor, rows: Tensor, at: Tensor) -> Tensor:
+        """``ids``, ``positions`` [rows, tokens]; ``mask`` [rows, 1, tokens, visible], added to attention scores.
+
+        → logits at (rows[i], at[i]), [n, vocabulary].
+        """
         ...
 
 
 class HuggingFaceForward:
     """Through the model's own modules: works for every causal LM with standard attention."""
 
-    def __init__(self, model: PreTrainedModel, kv: KvSlots) -> None:
-        self._model, self._kv = model, kv
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
         self._cache = cache_argument(model)
 
-    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, last: Tensor) -> Tensor:
-        rows = torch.arange(len(ids), device=ids.device)
-        with logits_at(self._model, rows, last):
+    def __call__(self, kv: KvStore, ids: Tensor, positions: Tensor, mask: Tensor, rows: Tensor, at: Tensor) -> Tensor:
+        with logits_at(self._model, rows, at):
             logits: Tensor = self._model(
-                input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **{self._cache: self._kv}
+                input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=True, **{self._cache: kv}
             ).logits
         return logits[0]
+
+
+def causal_mask(positions: Tensor, visible: int, dtype: torch.dtype) -> Tensor:
+    """[rows, 1, tokens, visible]: 0 where a token at its position may look, else -inf."""
+    hidden = torch.arange(visible, device=positions.device) > positions.unsqueeze(2)
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
+    return mask.masked_fill_(hidden, -torch.inf).unsqueeze(1)
 
 
 class Reader:
@@ -69,6 +77,6 @@ class Reader:
         visible = int(positions.max()) + 1
         positions = positions.to(self._device)
         self.kv.plan(first_row, positions, visible)
-        hidden = torch.arange(visible, device=self._device) > positions.unsqueeze(2)
-        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, -torch.inf)
-        return self._forward(ids.to(self._device), positions, mask.unsqueeze(1), last.to(self._device))
+        mask = causal_mask(positions, visible, self._dtype)
+        rows = torch.arange(len(ids), device=self._device)
+        return self._forward(self.kv, ids.to(self._device), positions, mask, rows, last.to(self._device))

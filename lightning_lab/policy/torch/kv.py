@@ -16,7 +16,29 @@ Span = list[tuple[Tensor, Tensor]]
 """Keys and values of one row's first positions, [length, kv_heads, head_dim] each, per layer."""
 
 
-class KvSlots(Cache):  # type: ignore[misc]
+class KvStore(Cache):  # type: ignore[misc]
+    """Where a forward pass puts its keys and values, and what it may attend to instead."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of this pass, [rows, tokens, kv_heads, head_dim] → those it attends to, in that layout."""
+        raise NotImplementedError
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The same in the layout of transformers: [rows, kv_heads, tokens, head_dim]."""
+        keys, values = self.write(layer_idx, key_states.transpose(1, 2), value_states.transpose(1, 2))
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions and masks are always given to the model, so it never needs this."""
+        return 0
+
+
+class KvSlots(KvStore):
     """Keys and values, [rows, length, kv_heads, head_dim] per layer. Blocks grow as they are needed.
 
     Call `plan` before each forward pass: it says where the pass writes and what it may read.
@@ -24,7 +46,7 @@ class KvSlots(Cache):  # type: ignore[misc]
 
     def __init__(self, layers: int, *, max_rows: int, max_length: int, max_tokens: int | None = None) -> None:
         """``max_tokens``: rows · length that may be held, unless a single row needs more."""
-        super().__init__(layers=[])
+        super().__init__()
         self.max_rows, self.max_length = max_rows, max_length
         self.max_tokens = max_tokens or max_rows * max_length
         self.rows = self.length = 0
@@ -43,15 +65,8 @@ class KvSlots(Cache):  # type: ignore[misc]
         self._flat = (rows * self.length + positions).flatten()
         self._first, self._visible = first_row, visible
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Store [rows, kv_heads, tokens, head_dim] as planned → what the rows may attend to, of the same layout."""
-        keys, values = self.write(layer_idx, key_states.transpose(1, 2), value_states.transpose(1, 2))
-        return keys.transpose(1, 2), values.transpose(1, 2)
-
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The same with [rows, tokens, kv_heads, head_dim]."""
+        """Store as planned → everything visible to these rows."""
         key_block, value_block = self._block(self.keys, keys, layer), self._block(self.values, values, layer)
         key_block.flatten(0, 1).index_copy_(0, self._flat, keys.flatten(0, 1))
         value_block.flatten(0, 1).index_copy_(0, self._flat, values.flatten(0, 1))
@@ -82,10 +97,6 @@ class KvSlots(Cache):  # type: ignore[misc]
         for block in (*self.keys, *self.values):
             if block is not None:
                 block.zero_()
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions and masks are always given to the model, so it never needs this."""
-        return 0
 
     def fits(self, rows: int, length: int) -> bool:
         """Whether so many rows may run at this length."""

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 from lightning_lab.algorithms.losses import LOSSES
 from lightning_lab.policy.base import LossRow, PolicyError, TokenStats, UpdateResult
-from lightning_lab.policy.torch.batch import Batch, pad, scatter, token_logprobs, trained_logits
+from lightning_lab.policy.torch.batch import alike, make_batch, split, token_logprobs, trained_logits
+from lightning_lab.policy.torch.forward import Forward
 from lightning_lab.records import Floats
 
 _STATS = ("entropy", "logprobs", "ratio", "clipped", "loss")
@@ -41,8 +42,9 @@ class StepOptions:
 class TorchLearner:
     """AdamW on a model's parameters. The caller keeps the engine from stepping meanwhile."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
+    def __init__(self, model: PreTrainedModel, forward: Forward) -> None:
+        """``forward`` runs on the model's own parameters."""
+        self._model, self._forward = model, forward
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(self._parameters, lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
 
@@ -57,31 +59,31 @@ class TorchLearner:
             raise PolicyError(f"There is no loss {loss!r}. Use one of: {', '.join(sorted(LOSSES))}.")
         own, loss_options = StepOptions.split(options)
         self.optimizer.zero_grad(set_to_none=True)
+        clusters = [[rows[index] for index in cluster] for rows in micro_batches for cluster in alike(rows)]
         columns: dict[str, list[Floats]] = {name: [] for name in (*_STATS, "sampler_gap")}
-        total = 0.0
-        for rows in micro_batches:
-            if rows:
-                batch = pad(rows, self._model.device)
-                total += self._accumulate(batch, loss, loss_options, own, columns)
+        total = sum(self._accumulate(rows, loss, loss_options, own, columns) for rows in clusters)
         applied, norm = self._apply(own, learning_rate)
         flat = {name: np.concatenate(parts) if parts else np.zeros(0, np.float32) for name, parts in columns.items()}
         metrics = _metrics(flat)
         metrics.update(loss=total, grad_norm=norm, skipped=0.0 if applied else 1.0, learning_rate=learning_rate)
-        rows_in_order = [row for rows in micro_batches for row in rows]
-        return UpdateResult(metrics=metrics, tokens=_token_stats(flat, rows_in_order) if own.token_stats else ())
+        if not own.token_stats:
+            return UpdateResult(metrics=metrics)
+        known = _token_stats(flat, [row for rows in clusters for row in rows])
+        return UpdateResult(
+            metrics=metrics, tokens=[known.get(id(row)) or _nothing(row) for rows in micro_batches for row in rows]
+        )
 
     def _accumulate(
         self,
-        batch: Batch,
+        rows: Sequence[LossRow],
         loss: str,
         loss_options: Mapping[str, Any],
         own: StepOptions,
         columns: Mapping[str, list[Floats]],
     ) -> float:
-        """Add one micro-batch's gradient → its loss."""
-        if not len(batch.position):
-            return 0.0
-        logits = trained_logits(self._model, batch) / own.temperature
+        """Add the gradient of rows that begin alike → their loss."""
+        batch = make_batch(rows, self._model.device)
+        logits = trained_logits(self._forward, batch, self._model.dtype) / own.temperature
         logprobs, entropy = token_logprobs(logits, batch.targets, entropy_gradient=own.entropy_coef != 0)
         summed, stats = LOSSES[loss](logprobs, batch.old_logprobs, batch.advantages, batch.weights, **loss_options)
         if own.entropy_coef:
@@ -126,9 +128,16 @@ def _metrics(flat: Mapping[str, Floats]) -> dict[str, float]:
     }
 
 
-def _token_stats(flat: Mapping[str, Floats], rows: Sequence[LossRow]) -> list[TokenStats]:
-    columns = [scatter(flat[name], rows) for name in _STATS]
-    return [TokenStats(**dict(zip(_STATS, values, strict=True))) for values in zip(*columns, strict=True)]
+def _token_stats(flat: Mapping[str, Floats], rows: Sequence[LossRow]) -> dict[int, TokenStats]:
+    """By the identity of the row: rows are computed in another order than they were given."""
+    columns = [split(flat[name], rows) for name in _STATS]
+    stats = (TokenStats(**dict(zip(_STATS, values, strict=True))) for values in zip(*columns, strict=True))
+    return {id(row): one for row, one in zip(rows, stats, strict=True)}
+
+
+def _nothing(row: LossRow) -> TokenStats:
+    """For a row in which no token trains."""
+    return TokenStats(**{name: np.full(len(row.sample.ids), np.nan, dtype=np.float32) for name in _STATS})
 
 
 def _numpy(values: Tensor) -> Floats:

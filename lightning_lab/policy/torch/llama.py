@@ -1,8 +1,8 @@
 """The forward pass of Llama-like models as plain functions on the model's own parameters.
 
 For models of a few million parameters most of a step is the overhead of modules, so this pass calls about 25
-operations per layer and nothing else. It reads the very tensors that the learner trains. `llama_forward` gives it
-for architectures it knows and only if it agrees with the model's own forward pass.
+operations per layer and nothing else. It works on the very tensors that the learner trains. `best_forward` gives it
+for architectures it knows, and only if it agrees with the model's own forward pass.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import torch.nn.functional as nn
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lightning_lab.policy.torch.forward import HuggingFaceForward, Reader
-from lightning_lab.policy.torch.kv import KvSlots
+from lightning_lab.policy.torch.forward import Forward, HuggingFaceForward, Reader
+from lightning_lab.policy.torch.kv import KvSlots, KvStore
+from lightning_lab.records import Ids
 
 _log = logging.getLogger(__name__)
 
@@ -42,10 +43,9 @@ class _Layer:
 class LlamaForward:
     """RMSNorm, rotary attention with grouped queries, SwiGLU."""
 
-    def __init__(self, model: PreTrainedModel, kv: KvSlots) -> None:
+    def __init__(self, model: PreTrainedModel, max_length: int) -> None:
         inner: Any = model.base_model
         config = model.config
-        self._kv = kv
         self._embedding: Tensor = inner.embed_tokens.weight
         self._layers = [_layer(layer) for layer in inner.layers]
         self._norm: Tensor = inner.norm.weight
@@ -54,7 +54,7 @@ class LlamaForward:
         self._heads, self._kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
         self._head_dim = int(inner.layers[0].self_attn.head_dim)
         self._scale = float(inner.layers[0].self_attn.scaling)
-        positions = torch.arange(kv.max_length, device=model.device).unsqueeze(0)
+        positions = torch.arange(max_length, device=model.device).unsqueeze(0)
         with torch.no_grad():
             cos, sin = inner.rotary_emb(self._embedding[:1].unsqueeze(0), positions)
         # rotate_half(x) · sin = swapped halves · (−sin, sin)
@@ -62,8 +62,8 @@ class LlamaForward:
         self._cos: Tensor = cos[0].contiguous()
         self._sin: Tensor = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
 
-    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, last: Tensor) -> Tensor:
-        rows, tokens = ids.shape
+    def __call__(self, kv: KvStore, ids: Tensor, positions: Tensor, mask: Tensor, rows: Tensor, at: Tensor) -> Tensor:
+        count, tokens = ids.shape
         groups = self._heads // self._kv_heads
         # Queries that share keys are stacked along the token axis, so that no key is repeated.
         mask = mask if tokens == 1 else mask.repeat(1, 1, groups, 1)
@@ -72,23 +72,22 @@ class LlamaForward:
         for index, layer in enumerate(self._layers):
             normed = self._rms(hidden, layer.attention_norm)
             query, key = self._rotated(layer, normed, cos, sin)
-            value = nn.linear(normed, *layer.value).view(rows, tokens, self._kv_heads, self._head_dim)
-            keys, values = self._kv.write(index, key, value)
-            query = query.view(rows, tokens, self._kv_heads, groups, self._head_dim).permute(0, 2, 3, 1, 4)
+            value = nn.linear(normed, *layer.value).view(count, tokens, self._kv_heads, self._head_dim)
+            keys, values = kv.write(index, key, value)
+            query = query.view(count, tokens, self._kv_heads, groups, self._head_dim).permute(0, 2, 3, 1, 4)
             attended = nn.scaled_dot_product_attention(
-                query.reshape(rows, self._kv_heads, groups * tokens, self._head_dim),
+                query.reshape(count, self._kv_heads, groups * tokens, self._head_dim),
                 keys.transpose(1, 2),
                 values.transpose(1, 2),
                 attn_mask=mask,
                 scale=self._scale,
             )
-            attended = attended.view(rows, self._heads, tokens, self._head_dim).transpose(1, 2)
-            hidden = hidden + nn.linear(attended.reshape(rows, tokens, -1), *layer.output)
+            attended = attended.reshape(count, self._heads, tokens, self._head_dim).transpose(1, 2)
+            hidden = hidden + nn.linear(attended.reshape(count, tokens, -1), *layer.output)
             normed = self._rms(hidden, layer.mlp_norm)
             gated = nn.silu(nn.linear(normed, *layer.gate)) * nn.linear(normed, *layer.up)
             hidden = hidden + nn.linear(gated, *layer.down)
-        chosen = hidden[:, 0] if tokens == 1 else hidden[torch.arange(rows, device=ids.device), last]
-        return nn.linear(self._rms(chosen, self._norm), self._head)
+        return nn.linear(self._rms(hidden[rows, at], self._norm), self._head)
 
     def _rotated(self, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys, [rows, tokens, heads, head_dim], with rotary positions."""
@@ -105,15 +104,14 @@ class LlamaForward:
         return nn.rms_norm(hidden, (hidden.shape[-1],), weight, self._epsilon)
 
 
-def llama_forward(model: PreTrainedModel, kv: KvSlots) -> LlamaForward | None:
-    """The fast pass, or None where this model needs its own."""
-    if not _known(model):
-        return None
-    difference = _disagreement(model)
-    if not difference < 1e-3:
+def best_forward(model: PreTrainedModel, max_length: int) -> Forward:
+    """The fast pass where it fits this model and agrees with it, else the model's own."""
+    if _known(model):
+        difference = _disagreement(model)
+        if difference < 1e-3:
+            return LlamaForward(model, max_length)
         _log.warning("the fast forward pass differs from the model's own by %.2g; using the model's own", difference)
-        return None
-    return LlamaForward(model, kv)
+    return HuggingFaceForward(model)
 
 
 def _known(model: PreTrainedModel) -> bool:
@@ -132,13 +130,14 @@ def _known(model: PreTrainedModel) -> bool:
 def _disagreement(model: PreTrainedModel) -> float:
     """Largest difference of the logits on two short rows, relative to their size."""
     rows = [torch.arange(length, dtype=torch.int32).numpy() % model.config.vocab_size for length in (7, 3)]
-    results = []
-    for kind in (HuggingFaceForward, LlamaForward):
-        kv = KvSlots(int(model.config.num_hidden_layers), max_rows=2, max_length=8)
-        reader = Reader(kind(model, kv), kv, dtype=model.dtype, device=model.device)
-        results.append(reader.read(rows, [0, 0], 0))
-    own, fast = results
+    both: tuple[Forward, Forward] = (HuggingFaceForward(model), LlamaForward(model, 8))
+    own, fast = (_logits(model, forward, rows) for forward in both)
     return float((own - fast).abs().max() / own.abs().max().clamp_min(1.0))
+
+
+def _logits(model: PreTrainedModel, forward: Forward, rows: list[Ids]) -> Tensor:
+    kv = KvSlots(int(model.config.num_hidden_layers), max_rows=2, max_length=8)
+    return Reader(forward, kv, dtype=model.dtype, device=model.device).read(rows, [0, 0], 0)
 
 
 def _layer(layer: Any) -> _Layer:

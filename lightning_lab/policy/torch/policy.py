@@ -24,11 +24,11 @@ from lightning_lab.policy.base import (
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.torch.checkpoint import load_checkpoint, save_checkpoint
 from lightning_lab.policy.torch.engine import Engine
-from lightning_lab.policy.torch.forward import HuggingFaceForward, Reader
+from lightning_lab.policy.torch.forward import Reader
 from lightning_lab.policy.torch.generation import Generation
 from lightning_lab.policy.torch.kv import KvSlots
 from lightning_lab.policy.torch.learner import TorchLearner
-from lightning_lab.policy.torch.llama import llama_forward
+from lightning_lab.policy.torch.llama import best_forward
 from lightning_lab.policy.torch.model import context_length, kv_bytes_per_token, load_model, weights_hash
 from lightning_lab.records import Ids, Message, Sampling
 from lightning_lab.tokens import ChatCodec, TemplateError, TokenizerError
@@ -205,7 +205,7 @@ class TorchPolicy:
             max_length=self._context,
             max_tokens=self._kv_bytes // kv_bytes_per_token(self._model),
         )
-        forward = llama_forward(self._model, kv) or HuggingFaceForward(self._model, kv)
+        forward = best_forward(self._model, self._context)
         self._engine = Engine(
             Reader(forward, kv, dtype=self._model.dtype, device=self._model.device),
             max_batch=self._max_batch,
@@ -214,7 +214,7 @@ class TorchPolicy:
             version=self._version,
         )
         self._engine.start()
-        self._learner = TorchLearner(self._model)
+        self._learner = TorchLearner(self._model, forward)
 
     @contextmanager
     def _learner_threads(self) -> Iterator[None]:

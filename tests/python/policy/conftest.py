@@ -97,9 +97,13 @@ def make_row() -> Callable[..., LossRow]:
     return sampled_row
 
 
-def sampled_row(policy: TorchPolicy, index: int, *, advantage: float = 1.0, temperature: float = 1.0) -> LossRow:
-    """A prompt and a sampled reply, with the sampler's own log-probs."""
-    prompt = np.random.default_rng(index).integers(0, 256, size=5 + 3 * index).astype(np.int32)
+def sampled_row(
+    policy: TorchPolicy, index: int, *, advantage: float = 1.0, temperature: float = 1.0, shared: int = 0
+) -> LossRow:
+    """A prompt (``shared`` tokens of it equal for all rows) and a sampled reply, with the sampler's own log-probs."""
+    beginning = np.random.default_rng(99).integers(0, 256, size=shared)
+    own = np.random.default_rng(index).integers(0, 256, size=5 + 3 * index)
+    prompt = np.concatenate([beginning, own]).astype(np.int32)
 
     async def sample() -> tuple[list[int], list[float]]:
         asked = Sampling(temperature=temperature, max_tokens=6 + index, seed=index)

@@ -13,6 +13,8 @@ import torch
 
 from lightning_lab.policy.base import Chunk, PolicyError
 from lightning_lab.policy.torch import TorchPolicy
+from lightning_lab.policy.torch.forward import HuggingFaceForward
+from lightning_lab.policy.torch.kv import KvStore
 from lightning_lab.policy.torch.sampler import draw, sampled_distribution
 from lightning_lab.records import Floats, Ids, Sampling
 
@@ -110,9 +112,9 @@ async def test_prompts_that_continue_others_read_only_what_is_new(policy: TorchP
     read: list[int] = []
     forward = policy._engine._reader._forward
 
-    def watched(ids: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+    def watched(kv: KvStore, ids: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         read.append(ids.shape[1])
-        return forward(ids, *rest)
+        return forward(kv, ids, *rest)
 
     policy._engine._reader._forward = watched  # type: ignore[assignment]
     second = np.concatenate([first, ids, prompt(10, 1)])
@@ -212,7 +214,7 @@ async def test_memory_limits_make_requests_wait(qwen_directory: Path) -> None:
 
 async def test_both_forward_passes_agree(qwen_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = endless(TorchPolicy(qwen_directory))
-    monkeypatch.setattr("lightning_lab.policy.torch.policy.llama_forward", lambda model, kv: None)
+    monkeypatch.setattr("lightning_lab.policy.torch.policy.best_forward", lambda model, _: HuggingFaceForward(model))
     slow = endless(TorchPolicy(qwen_directory))
     assert type(fast._engine._reader._forward) is not type(slow._engine._reader._forward)
     for length in (3, 50):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 
 from lightning_lab.policy.base import LossRow, PolicyError
 from lightning_lab.policy.torch import TorchPolicy
+from lightning_lab.policy.torch.batch import make_batch
+from lightning_lab.policy.torch.forward import HuggingFaceForward
 from lightning_lab.records import Sample
 
 MakeRow = Callable[..., LossRow]
@@ -60,6 +63,41 @@ def test_micro_batches_leave_the_gradient_equal(policy: TorchPolicy, make_row: M
     for split in ([rows[:2], rows[2:]], [[row] for row in rows], [rows[3:], [], rows[:3]]):
         for left, right in zip(whole, gradient_of(policy, split), strict=True):
             torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("own_forward", [False, True])
+def test_sharing_a_prefix_leaves_the_gradient_equal(
+    policy: TorchPolicy, make_row: MakeRow, monkeypatch: pytest.MonkeyPatch, own_forward: bool
+) -> None:
+    if own_forward:
+        monkeypatch.setattr(policy._learner, "_forward", HuggingFaceForward(policy._model))
+    rows = [make_row(policy, index, advantage=(-1.0) ** index + 0.2, shared=80) for index in range(3)]
+    assert len(make_batch(rows, torch.device("cpu")).prefix) == 80
+    expected = plain_gradient(policy, rows)
+    for micro_batches in ([rows], [[row] for row in rows], [[rows[0], make_row(policy, 7, advantage=0.0)], rows[1:]]):
+        for left, right in zip(expected, gradient_of(policy, micro_batches), strict=True):
+            torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-3)
+
+
+def test_twins_share_no_trained_token(policy: TorchPolicy, make_row: MakeRow) -> None:
+    row = make_row(policy, 0, shared=80)
+    twin = replace(row, advantage=-1.0)
+    assert len(make_batch([row, twin], torch.device("cpu")).prefix) < np.flatnonzero(row.sample.mask)[0]
+    result = policy.update([[row, twin]], loss="policy_gradient", options={}, learning_rate=0.0)
+    assert result.metrics["tokens"] == 2 * row.sample.mask.sum()
+    assert result.metrics["loss"] == pytest.approx(0, abs=1e-6)
+    np.testing.assert_allclose(result.tokens[0].loss, -result.tokens[1].loss)
+
+
+def plain_gradient(policy: TorchPolicy, rows: list[LossRow]) -> list[torch.Tensor]:
+    """On-policy policy gradient, one full forward pass per row."""
+    policy._model.zero_grad()
+    for row in rows:
+        ids = torch.from_numpy(row.sample.ids.astype(np.int64))
+        at = torch.from_numpy(np.flatnonzero(row.sample.mask))
+        logprobs = torch.log_softmax(policy._model(ids[None]).logits[0], -1)[at - 1, ids[at]]
+        torch.autograd.backward(-(row.advantage * row.token_weight * logprobs).sum())
+    return [p.grad.clone() for p in policy._model.parameters() if p.grad is not None]
 
 
 def test_reported_loss_is_the_sum_of_token_losses(policy: TorchPolicy, make_row: MakeRow) -> None:
