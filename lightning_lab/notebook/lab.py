@@ -43,6 +43,7 @@ GET_THE_PANEL = (
     "(pip install lightning-lab), then reload the page."
 )
 _ENDING = "Wait for it with `await run`, end it with run.stop() or run.cancel(), or close the lab with lab.close()."
+_PAUSE_S = 24 * 3600.0  # a pause by hand cuts off no call that is under way
 _THREAD_END_S = 30.0
 
 T = TypeVar("T")
@@ -158,7 +159,7 @@ class Lab(metaclass=OneOpenLab):
         """Hold new model calls, until `resume`: to agents it looks like latency. Returns at once."""
         gateway = self.open_parts().gateway
         self._paused = True
-        self.in_background(gateway.pause, "pause")
+        self.in_background(lambda: gateway.pause(deadline_s=_PAUSE_S), "pause")
 
     def resume(self) -> None:
         """Let held calls go on."""
@@ -300,6 +301,7 @@ class Lab(metaclass=OneOpenLab):
             self.closed = True
             atexit.unregister(self._close_at_exit)
             try:
+                self._parts.gateway.resume()
                 self._end_active_run()
                 self._parts.controller.close()
                 for thread in self._threads:
@@ -319,7 +321,6 @@ class Lab(metaclass=OneOpenLab):
         active = self._active
         if active is not None:
             active.cancel()
-            self._parts.gateway.resume()
             active.join(_THREAD_END_S)
 
     def _readable_feed(self) -> RunFeed | None:

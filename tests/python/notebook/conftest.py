@@ -63,7 +63,7 @@ def is_alive(process: psutil.Process) -> bool:
 class Kernel:
     """A real IPython kernel; every iopub message is kept in ``messages``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, argv: list[str] | None = None) -> None:
         paths = (str(REPOSITORY), str(HERE), os.environ.get("PYTHONPATH", ""))
         self.environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
@@ -71,7 +71,7 @@ class Kernel:
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
         self.manager = KernelManager()
-        self.manager.kernel_spec.argv[0] = sys.executable
+        self.manager.kernel_spec.argv = argv or [sys.executable, *self.manager.kernel_spec.argv[1:]]
         self.manager.start_kernel(cwd=str(folder), env=self.environment)
         self.messages: list[dict[str, Any]] = []
         self._connect()
