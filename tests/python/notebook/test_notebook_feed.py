@@ -45,7 +45,8 @@ def rollout(i: int, run_id: str = "run", **fields: Any) -> Rollout:
     return Rollout(
         **{
             "id": f"r-{run_id}-{i}", "run_id": run_id, "group_id": f"g-{i // 4}",
-            "task": Task(id=str(i), prompt=f"task {i}"), "harness": HARNESS, "mode": "train", "state": RolloutState.QUEUING, "created_at": 10.0 + i, **fields,
+            "task": Task(id=str(i), prompt=f"task {i}"), "harness": HARNESS,
+            "mode": "train", "state": RolloutState.QUEUING, "created_at": 10.0 + i, **fields,
         }
     )  # fmt: skip
 
