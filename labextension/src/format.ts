@@ -1,5 +1,7 @@
 /** Numbers and times as text: aligned, with units, never `NaN`. */
 
+import { visibleLine } from './text';
+
 const DASH = '–';
 const MINUS = '−';
 
@@ -76,7 +78,8 @@ export function elapsed(seconds: number | null | undefined): string {
   if (!isNumber(seconds)) {
     return DASH;
   }
-  return seconds < 59.5 ? `${Math.max(0, Math.round(seconds))} s` : duration(seconds);
+  const whole = Math.max(0, Math.round(seconds));
+  return whole < 60 ? `${whole} s` : duration(whole);
 }
 
 /** `812 B`, `1.0 MB`. */
@@ -92,12 +95,12 @@ export function clock(unix: number | null | undefined): string {
   return isNumber(unix) && unix > 0 ? new Date(unix * 1000).toLocaleString() : DASH;
 }
 
-/** The telling end of a long id: `r-01JX…7QF` is recognised by its tail. */
+/** The telling end of a long id: `r-01JX…7QF` is recognised by its tail. Ids may be anybody's: shown as text. */
 export function shortId(id: string): string {
-  return id.length > 10 ? `…${id.slice(-6)}` : id;
+  return visibleLine(id.length > 10 ? `…${id.slice(-6)}` : id);
 }
 
-/** `agent_error` → `agent error`. */
+/** `agent_error` → `agent error`; what a stored run calls so may be anything, and is shown as text. */
 export function words(identifier: string): string {
-  return identifier.replace(/_/g, ' ');
+  return visibleLine(identifier, 40).replace(/_/g, ' ');
 }

@@ -133,6 +133,9 @@ export class KernelLink implements IDisposable {
         this._statusChanged.emit();
       }
     } catch (error) {
+      if (this._isDisposed || !this.model.labOpen) {
+        return; // closed or restarted meanwhile
+      }
       console.warn('Lightning Lab: no handshake; requests may be unavailable.', error);
     }
   }
@@ -140,8 +143,8 @@ export class KernelLink implements IDisposable {
   /** A kernel that restarted signs its messages with another session id. */
   private _onKernelSession(session: string): void {
     if (this._kernelSession && session !== this._kernelSession) {
-      this._requests.reset('The kernel restarted.');
       this.model.markClosed();
+      this._requests.reset('The kernel restarted.');
     }
     this._kernelSession = session;
   }
@@ -150,15 +153,15 @@ export class KernelLink implements IDisposable {
     this._wasConnected ||= this._kernel.connectionStatus === 'connected';
     const { status } = this._kernel;
     if (status === 'restarting' || status === 'autorestarting') {
-      this._requests.reset('The kernel is restarting.');
       this.model.markClosed();
+      this._requests.reset('The kernel is restarting.');
     }
     this._statusChanged.emit();
   }
 
   private _onKernelDisposed(): void {
-    this._requests.reset('The kernel was shut down.');
     this.model.markClosed();
+    this._requests.reset('The kernel was shut down.');
     this._statusChanged.emit();
   }
 

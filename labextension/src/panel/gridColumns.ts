@@ -25,7 +25,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     width: 104,
     align: 'left',
     priority: 0,
-    show: (rows, row) => rows.word('state', row)
+    show: (rows, row) => words(rows.word('state', row))
   },
   {
     key: 'outcome',
@@ -43,7 +43,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     width: 58,
     align: 'left',
     priority: 10,
-    show: (rows, row) => rows.word('mode', row)
+    show: (rows, row) => words(rows.word('mode', row))
   },
   {
     key: 'step',

@@ -4,6 +4,7 @@ import type { ReactNode } from 'react';
 
 import { compact, elapsed, fixed, integer, shortId, words } from '../format';
 import type { RunModel } from '../model';
+import { visibleLine } from '../text';
 import { Actions } from './actions';
 import { useSeconds } from './hooks';
 import { Notices } from './notices';
@@ -194,18 +195,24 @@ function Title(): JSX.Element {
   const state = !run ? 'idle' : run.state === 'running' && !model.labOpen ? 'interrupted' : run.state;
   return (
     <div className="ll-title">
-      <h1 title={run?.id}>{run ? trans.__('Run %1', shortId(run.id)) : trans.__('Lab')}</h1>
-      <span className={`ll-pill ll-run-${state}`} title={run?.reason || undefined} data-testid="ll-run-state">
-        {trans.__(state)}
+      <h1 title={run ? visibleLine(run.id) : undefined}>
+        {run ? trans.__('Run %1', shortId(run.id)) : trans.__('Lab')}
+      </h1>
+      <span
+        className={`ll-pill ll-run-${state}`}
+        title={run?.reason ? visibleLine(run.reason) : undefined}
+        data-testid="ll-run-state"
+      >
+        {words(state)}
       </span>
       {run?.harness && (
         <span className="ll-fact" title={trans.__('Harness')}>
-          {run.harness}
+          {visibleLine(run.harness, 60)}
         </span>
       )}
       {run?.policy && (
         <span className="ll-fact" title={trans.__('Policy')}>
-          {run.policy}
+          {visibleLine(run.policy, 60)}
         </span>
       )}
       {model.unsandboxed && (

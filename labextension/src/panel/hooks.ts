@@ -120,6 +120,7 @@ export function useDetail(source: IRunSource, id: string, stamp: string, active:
     error: fresh ? state.error : '',
     loading: !fresh || (!state.detail && !state.error),
     retry: () => {
+      fetchedId.current = ''; // at once
       setState({ id, detail: null, error: '' });
       setAttempt(n => n + 1);
     }

@@ -3,6 +3,7 @@
 import { clock, elapsed } from '../format';
 import type { RunModel } from '../model';
 import type { SourceStatus } from '../tokens';
+import { visibleLine } from '../text';
 import { useView } from './view';
 
 /** Seconds without a frame after which the kernel counts as silent: key-frames come every 1 s, or 5 s while idle. */
@@ -54,7 +55,9 @@ export function Notices(): JSX.Element | null {
       )}
       {problem && <p className="ll-notice ll-mod-warn">{problem}</p>}
       {run && run.reason && run.state !== 'running' && (
-        <p className={`ll-notice ${run.state === 'failed' ? 'll-mod-error' : 'll-mod-quiet'}`}>{run.reason}</p>
+        <p className={`ll-notice ${run.state === 'failed' ? 'll-mod-error' : 'll-mod-quiet'}`}>
+          {visibleLine(run.reason, 1000)}
+        </p>
       )}
     </div>
   );

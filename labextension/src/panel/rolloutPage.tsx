@@ -24,7 +24,7 @@ function Sentence({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
     <p className="ll-sentence">
       <span className={`ll-pill ll-tone-${rollout.state}`} data-testid="ll-rollout-state">
         <i className="ll-dot" aria-hidden="true" />
-        {trans.__(rollout.state)}
+        {words(rollout.state)}
       </span>
       {rollout.outcome && rollout.outcome !== rollout.state && said(trans.__('outcome'), words(rollout.outcome))}
       {rollout.reward !== null
@@ -83,7 +83,7 @@ function Group({ rollout, onOpen }: { rollout: IRolloutInfo; onOpen: (id: string
               type="button"
               aria-current={mate.id === rollout.id ? 'true' : undefined}
               onClick={() => onOpen(mate.id)}
-              title={mate.id}
+              title={visibleLine(mate.id)}
             >
               <i className={`ll-dot ll-tone-${mate.state}`} aria-hidden="true" />
               <span className="ll-group-id">{shortId(mate.id)}</span>
@@ -110,7 +110,7 @@ function Facts({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
     rollout.startedAt !== null && rollout.createdAt !== null ? rollout.startedAt - rollout.createdAt : null;
   const facts: [string, string][] = [
     [trans.__('Harness'), `${visibleLine(rollout.harness)} ${visibleLine(rollout.harnessVersion.slice(0, 8))}`.trim()],
-    [trans.__('Mode'), rollout.mode],
+    [trans.__('Mode'), words(rollout.mode)],
     [trans.__('Step'), rollout.step === null ? '' : integer(rollout.step)],
     [trans.__('Queued for'), waited === null ? '' : duration(waited)],
     [trans.__('Ran for'), took === null ? '' : duration(took)],
@@ -169,7 +169,7 @@ function Samples({ detail }: { detail: IRolloutDetail }): JSX.Element {
             </span>
             {Object.entries(sample.masked).map(([reason, n]) => (
               <p key={reason} className="ll-dim">
-                {trans.__('%1 sampled tokens masked: %2', integer(n), words(visibleLine(reason, 40)))}
+                {trans.__('%1 sampled tokens masked: %2', integer(n), words(reason))}
               </p>
             ))}
           </li>
@@ -182,8 +182,7 @@ function Samples({ detail }: { detail: IRolloutDetail }): JSX.Element {
         <ul className="ll-breaks">
           {breaks.map((item, i) => (
             <li key={i}>
-              {trans.__('Break at call %1:', ordinal.get(item.callId) ?? '?')}{' '}
-              <b>{words(visibleLine(item.cause, 40))}</b>
+              {trans.__('Break at call %1:', ordinal.get(item.callId) ?? '?')} <b>{words(item.cause)}</b>
             </li>
           ))}
         </ul>
@@ -320,7 +319,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
               {trans.__('← Run')}
             </button>
           )}
-          <h1 title={id}>{trans.__('Rollout %1', shortId(id))}</h1>
+          <h1 title={visibleLine(id)}>{trans.__('Rollout %1', shortId(id))}</h1>
           {live && source.canAct && <CancelRollout id={id} />}
           {detail && <span className="ll-task">{visibleLine(detail.rollout.prompt, 160)}</span>}
         </div>
@@ -341,7 +340,9 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
         </p>
       )}
       {detail?.cut && (
-        <p className="ll-notice ll-mod-quiet">{trans.__('Shortened to fit into the notebook: %1.', detail.cut)}</p>
+        <p className="ll-notice ll-mod-quiet">
+          {trans.__('Shortened to fit into the notebook: %1.', visibleLine(detail.cut))}
+        </p>
       )}
       {detail && <Body detail={detail} onOpen={onOpen} />}
     </div>

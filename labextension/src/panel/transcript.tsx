@@ -138,14 +138,14 @@ function CallHead({ call }: { call: ICallDetail }): JSX.Element {
     versionSpan(call.versions),
     duration(call.durationS),
     call.heldS && call.heldS >= 0.05 ? trans.__('held %1', duration(call.heldS)) : '',
-    call.finishReason ? words(visibleLine(call.finishReason, 40)) : '',
+    call.finishReason ? words(call.finishReason) : '',
     visibleLine(call.protocol, 24)
   ];
   return (
     <div className="ll-call-head">
       <h3>{trans.__('Call %1', call.ordinal)}</h3>
       {call.thread !== 'main' && <span className="ll-tag">{visibleLine(call.thread, 40)}</span>}
-      {call.kind !== 'main' && <span className="ll-tag">{words(visibleLine(call.kind, 40))}</span>}
+      {call.kind !== 'main' && <span className="ll-tag">{words(call.kind)}</span>}
       {!call.delivered && (
         <span
           className="ll-tag ll-mod-warn"
@@ -178,7 +178,7 @@ export function BreakNote({ item }: { item: IBreakDetail }): JSX.Element {
   return (
     <div className="ll-break" data-cause={item.cause}>
       <p>
-        <b>{words(visibleLine(item.cause, 40))}</b> {trans.__(CAUSES[item.cause] ?? '')}{' '}
+        <b>{words(item.cause)}</b> {trans.__(CAUSES[item.cause] ?? '')}{' '}
         <span className="ll-dim">
           {item.index === null ? '' : trans.__('First difference at token %1.', integer(item.index))}
         </span>
