@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_lab.notebook.data import rollouts_frame
-from lightning_lab.notebook.detail import rollout_detail
 from lightning_lab.notebook.errors import LabBusyError, LabClosedError
 from lightning_lab.notebook.feed import RunFeed
 from lightning_lab.notebook.frames import Snapshot
@@ -27,7 +26,7 @@ from lightning_lab.notebook.rollout import RolloutView
 from lightning_lab.notebook.run import Loop, RunHandle, StoredRun
 from lightning_lab.notebook.selection import Selection
 from lightning_lab.notebook.singles import SingleRollouts
-from lightning_lab.notebook.views import MimeBundle, View, rollout_bundle, run_bundle
+from lightning_lab.notebook.views import MimeBundle, View, run_bundle
 from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Run, Sampling
@@ -178,12 +177,12 @@ class Lab(metaclass=OneOpenLab):
 
     def view(self, kind: str, id: str | None = None) -> View:
         """A page in a cell: ``lab.view("run")`` or ``lab.view("rollout", "r-…")``; it stays in the saved notebook."""
+        if kind == "run":
+            return View(self._panel_bundle() if id is None else StoredRun(self, id).bundle())
         if kind == "rollout":
             if id is None:
                 raise ValueError('Which rollout? lab.view("rollout", "r-…"); lab.rollouts() lists them.')
-            return View(rollout_bundle(self.current_snapshot(), rollout_detail(self.store, id)))
-        if kind == "run":
-            return View(self._panel_bundle() if id is None else StoredRun(self, id).bundle())
+            return View(RolloutView(self, id, snapshot=self.current_snapshot).bundle())
         raise ValueError(f"There is no view {kind!r}: use 'run' or 'rollout'.")
 
     def rollouts(self) -> pd.DataFrame:

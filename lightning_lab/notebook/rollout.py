@@ -64,8 +64,12 @@ class RolloutView:
         """Where and why its calls could not be merged."""
         return self._source.store.breaks(rollout_id=self.id)
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> MimeBundle:
+    def bundle(self) -> MimeBundle:
+        """The Rollout page as a saved view."""
         return rollout_bundle(self._snapshot(), rollout_detail(self._source.store, self.id))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> MimeBundle:
+        return self.bundle()
 
     def __repr__(self) -> str:
         record = self.record

@@ -15,7 +15,7 @@ from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.html import headline
 from lightning_lab.notebook.rollout import RolloutView
 from lightning_lab.notebook.snapshot import held_out_point
-from lightning_lab.notebook.views import MimeBundle, run_bundle
+from lightning_lab.notebook.views import MimeBundle, View, run_bundle
 from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.records import Run
 from lightning_lab.store import Store, export_run, open_run
@@ -74,6 +74,16 @@ class StoredRun:
         store = self._source.store
         held_out = [held_out_point(event) for event in store.events(run_id=self.id, kind="evaluation")]
         return learning_figure(store.steps(self.id), held_out, f"Run {self.id}")
+
+    def view(self, kind: str = "run", rollout_id: str | None = None) -> View:
+        """A page in a cell: ``run.view()`` or ``run.view("rollout", "r-…")``; it stays in the saved notebook."""
+        if kind == "run":
+            return View(self.bundle())
+        if kind == "rollout":
+            if rollout_id is None:
+                raise ValueError('Which rollout? run.view("rollout", "r-…"); run.rollouts() lists them.')
+            return View(self.rollout(rollout_id).bundle())
+        raise ValueError(f"There is no view {kind!r}: use 'run' or 'rollout'.")
 
     def export(self, path: str | Path) -> Path:
         """Write the run into one file that opens without a kernel, a model or a GPU: ``ll.load(path)``."""

@@ -304,6 +304,8 @@ async def test_fit_returns_at_once_and_the_run_can_be_read_and_shared(open_lab: 
     assert loaded.id == run.id and loaded.state == "finished"
     assert loaded.rollouts(step=1).equals(train)
     assert "step 2 of 2" in loaded._repr_mimebundle_()["text/html"]
+    assert "Is " in loaded.view("rollout", train.index[0])._repr_mimebundle_()["text/html"]
+    assert "step 2 of 2" in repr(loaded.view())
     assert loaded.rollout(train.index[0]).call(0).reply.content in ("yes", "no")
 
 
