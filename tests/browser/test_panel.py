@@ -47,6 +47,9 @@ print("run", run.state)
 """
 
 
+expect.set_options(timeout=60_000)
+
+
 def write_notebook(lab: JupyterLab, *sources: str) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source.strip()) for source in sources])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
@@ -59,7 +62,7 @@ def run_cell(page: Page, index: int) -> None:
 
 
 def number(page: Page, name: str) -> int:
-    text = page.get_by_test_id(f"ll-count-{name}").inner_text()
+    text = page.get_by_test_id("ll-panel").get_by_test_id(f"ll-count-{name}").inner_text()
     return int("".join(ch for ch in text if ch.isdigit()) or 0)
 
 
@@ -75,7 +78,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> N
 def test_panel_follows_a_run_through_a_busy_cell_and_a_page_reload(jupyterlab: JupyterLab, page: Page) -> None:
     write_notebook(jupyterlab, START, FIT, BUSY)
     page.goto(jupyterlab.page_url("run.ipynb"))
-    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+    expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
 
     run_cell(page, 0)
     panel = page.get_by_test_id("ll-panel")
@@ -87,7 +90,7 @@ def test_panel_follows_a_run_through_a_busy_cell_and_a_page_reload(jupyterlab: J
     busy = page.locator(".jp-Notebook .jp-CodeCell").nth(2).locator(".jp-InputPrompt")
     expect(busy).to_have_text("[*]:")
     wait_for(lambda: number(page, "succeeded") >= 4, "the grid to fill while the cell is busy")
-    assert page.get_by_test_id("ll-grid-row").count() > 0
+    assert panel.get_by_test_id("ll-grid-row").count() > 0
     assert busy.inner_text() == "[*]:", "the run ended before the cell was seen busy"
     page.screenshot(path=ARTIFACTS / "2-busy.png")
 
@@ -106,9 +109,9 @@ def test_panel_follows_a_run_through_a_busy_cell_and_a_page_reload(jupyterlab: J
     wait_for(lambda: panel.get_attribute("data-rows") == str(truth["counts"]["total"]), "all rows to arrive", 15)
     page.screenshot(path=ARTIFACTS / "4-finished.png")
 
-    row = page.get_by_test_id("ll-grid-row").first
+    row = panel.get_by_test_id("ll-grid-row").first
     rollout = row.get_attribute("data-rollout-id")
     row.click()
-    expect(page.get_by_test_id("ll-transcript")).to_contain_text("arithmetic problem")
-    expect(page.get_by_test_id("ll-verdict")).to_contain_text(f"{truth['rewards'][rollout]:g}")
+    expect(panel.get_by_test_id("ll-transcript")).to_contain_text("arithmetic problem")
+    expect(panel.get_by_test_id("ll-verdict")).to_contain_text(f"{truth['rewards'][rollout]:g}")
     page.screenshot(path=ARTIFACTS / "5-rollout.png")
