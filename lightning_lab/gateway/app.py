@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import FastAPI
+from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -33,8 +35,8 @@ class Service:
     body_limit: int = BODY_LIMIT
 
 
-def create_app(service: Service) -> ASGIApp:
-    """The gateway as an ASGI application."""
+def create_app(service: Service) -> FastAPI:
+    """The gateway as an application. Endpoints read raw bodies: a schema per request would cost more than the call."""
     models: list[BaseRoute] = [
         Route("/v1/chat/completions", CallRoute(service, Chat())),
         Route("/v1/responses", CallRoute(service, Responses())),
@@ -44,15 +46,18 @@ def create_app(service: Service) -> ASGIApp:
     ]
     below = Router(models, redirect_slashes=False, default=unknown_route)
     routes = [Mount("/rollout/{rollout}", below), Route("/health", health), *models]
-    return Front(service, Router(routes, redirect_slashes=False, default=unknown_route))
+    front = Middleware(Front, service=service)
+    app = FastAPI(routes=routes, middleware=[front], openapi_url=None, redirect_slashes=False)
+    app.router.default = unknown_route
+    return app
 
 
 class Front:
     """What holds for every route: the Host check, HEAD probes, and faults as answers."""
 
-    def __init__(self, service: Service, routes: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._service = service
-        self._routes = routes
+        self._routes = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
