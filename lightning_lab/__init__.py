@@ -3,10 +3,14 @@
 The public names are imported on first use, so that ``import lightning_lab`` is quick and loads no torch.
 """
 
+import logging
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+
+# Background threads must never print into a cell: without this, Python's last-resort handler would.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _EXPORTS = {
     "Grader": "lightning_lab.tasks",
