@@ -59,10 +59,20 @@ class KernelLink:
         that thread: a reply from elsewhere would make later requests queue behind a busy cell.
         """
 
-        def opened(comm: Any, _: Any) -> None:
-            comm.on_msg(lambda message: comm.send(answer(message["content"]["data"])))
+        _CHANNEL.answer = answer
+        self._kernel.comm_manager.register_target(REQUEST_TARGET, _CHANNEL.opened)
 
-        self._kernel.comm_manager.register_target(REQUEST_TARGET, opened)
+
+class _RequestChannel:
+    """Front ends keep their channel when a lab follows another one, so every message goes to the latest lab."""
+
+    answer: Callable[[Any], Mapping[str, Any]]
+
+    def opened(self, comm: Any, _: Any) -> None:
+        comm.on_msg(lambda message: comm.send(self.answer(message["content"]["data"])))
+
+
+_CHANNEL = _RequestChannel()
 
 
 def current_kernel() -> KernelLink | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -94,6 +95,7 @@ class Lab(metaclass=OneOpenLab):
         self._lock = threading.RLock()
         self._closing = threading.Lock()
         self._parts_closed = self._paused = False
+        self._pid = os.getpid()
         self._active: RunHandle | None = None
         self._threads: list[threading.Thread] = []
         self._feed: RunFeed | None = None
@@ -295,7 +297,7 @@ class Lab(metaclass=OneOpenLab):
     def close(self) -> None:
         """End everything: runs, agents, gateway, threads. Idempotent; what was recorded stays readable."""
         with self._closing:
-            if self.closed:
+            if self.closed or os.getpid() != self._pid:  # a fork of the kernel has the lab's memory, not its threads
                 return
             self.closed = True
             atexit.unregister(self._close_at_exit)
@@ -333,7 +335,9 @@ class Lab(metaclass=OneOpenLab):
     def _panel_bundle(self) -> MimeBundle:
         feed = self._readable_feed()
         note = "" if self.closed or self._front_end.extension_present else GET_THE_PANEL
-        return run_bundle(self.snapshot(feed), feed.table.rows if feed else (), open_panel=not self.closed, note=note)
+        return run_bundle(
+            self.snapshot(feed), list(feed.table.rows) if feed else (), open_panel=not self.closed, note=note
+        )
 
     def _refuse_a_second_run(self) -> None:
         if self._active is not None:

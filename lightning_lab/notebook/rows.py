@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -77,6 +78,7 @@ class RolloutTable:
         self._position: dict[str, int] = {}
         self._changed: dict[int, None] = {}
         self._cursor = 0
+        self._lock = threading.Lock()  # the bridge takes rows while a cell reads the feed
 
     def get(self, rollout_id: str) -> RolloutRow | None:
         position = self._position.get(rollout_id)
@@ -84,6 +86,10 @@ class RolloutTable:
 
     def put(self, row: RolloutRow) -> None:
         """Append, or replace the row at its position; equal rows are not sent again."""
+        with self._lock:
+            self._put(row)
+
+    def _put(self, row: RolloutRow) -> None:
         if row.row == len(self.rows):
             self.rows.append(row)
             self._position[row.id] = row.row
@@ -99,9 +105,10 @@ class RolloutTable:
 
     def take_changed(self, budget: int) -> list[RolloutRow]:
         """Changed rows, oldest change first, that fit into ``budget`` bytes; they count as sent."""
-        taken = list(_within(budget, (self.rows[position] for position in self._changed)))
-        for row in taken:
-            del self._changed[row.row]
+        with self._lock:
+            taken = list(_within(budget, (self.rows[position] for position in self._changed)))
+            for row in taken:
+                del self._changed[row.row]
         return taken
 
     def take_slice(self, budget: int) -> list[RolloutRow]:

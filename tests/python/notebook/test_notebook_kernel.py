@@ -126,8 +126,14 @@ def test_key_frames_come_when_nothing_happens_and_frames_are_paced(kernel: Kerne
 
     wait_until(repeated, "a key frame with everything while the lab is idle", 15)
 
+    panel = Panel(kernel)
+    first = panel.ask("hello", schema=1)["result"]["lab"]
     kernel.run("lab.close()")
+    assert panel.ask("hello", schema=1)["result"]["lab"] is None
     assert kernel.frames()[-1]["content"]["data"]["lab_state"] == "closed"
+    kernel.run(OPEN.format(delay=0))
+    second = panel.ask("hello", schema=1)["result"]["lab"]
+    assert second and second != first, "the panel's channel reaches the new lab"
 
 
 def test_an_interrupted_cell_stops_waiting_and_the_run_goes_on(kernel: Kernel) -> None:
