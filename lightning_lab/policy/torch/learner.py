@@ -13,10 +13,21 @@ from transformers import PreTrainedModel
 
 from lightning_lab.algorithms.losses import LOSSES
 from lightning_lab.policy.base import LossRow, PolicyError, TokenStats, UpdateResult
-from lightning_lab.policy.torch.batch import alike, make_batch, split, token_logprobs, trained_logits
+from lightning_lab.policy.torch.batch import (
+    SharedPrefix,
+    clusters,
+    make_batch,
+    parts,
+    read_prefix,
+    split,
+    token_logprobs,
+    trained_logits,
+)
 from lightning_lab.policy.torch.forward import Forward
 from lightning_lab.records import Floats
 
+CPU_TOKENS = 1024
+"""Tokens of one forward and backward pass on a CPU: activations that stay in its caches are several times faster."""
 _STATS = ("entropy", "logprobs", "ratio", "clipped", "loss")
 
 
@@ -45,6 +56,7 @@ class TorchLearner:
     def __init__(self, model: PreTrainedModel, forward: Forward) -> None:
         """``forward`` runs on the model's own parameters."""
         self._model, self._forward = model, forward
+        self._part_tokens = CPU_TOKENS if model.device.type == "cpu" else None
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(self._parameters, lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
 
@@ -59,39 +71,47 @@ class TorchLearner:
             raise PolicyError(f"There is no loss {loss!r}. Use one of: {', '.join(sorted(LOSSES))}.")
         own, loss_options = StepOptions.split(options)
         self.optimizer.zero_grad(set_to_none=True)
-        clusters = [[rows[index] for index in cluster] for rows in micro_batches for cluster in alike(rows)]
         columns: dict[str, list[Floats]] = {name: [] for name in (*_STATS, "sampler_gap")}
-        total = sum(self._accumulate(rows, loss, loss_options, own, columns) for rows in clusters)
+        done: list[LossRow] = []
+        total = 0.0
+        for rows in micro_batches:
+            for cluster in clusters(rows):
+                kv = read_prefix(self._forward, cluster, self._model.device, self._model.dtype)
+                for part in parts(cluster, self._part_tokens):
+                    total += self._accumulate(kv, part, loss, loss_options, own, columns)
+                    done += part
+                kv.backward()
         applied, norm = self._apply(own, learning_rate)
-        flat = {name: np.concatenate(parts) if parts else np.zeros(0, np.float32) for name, parts in columns.items()}
+        flat = {name: np.concatenate(found) if found else np.zeros(0, np.float32) for name, found in columns.items()}
         metrics = _metrics(flat)
         metrics.update(loss=total, grad_norm=norm, skipped=0.0 if applied else 1.0, learning_rate=learning_rate)
         if not own.token_stats:
             return UpdateResult(metrics=metrics)
-        known = _token_stats(flat, [row for rows in clusters for row in rows])
+        known = _token_stats(flat, done)
         return UpdateResult(
             metrics=metrics, tokens=[known.get(id(row)) or _nothing(row) for rows in micro_batches for row in rows]
         )
 
     def _accumulate(
         self,
+        kv: SharedPrefix,
         rows: Sequence[LossRow],
         loss: str,
         loss_options: Mapping[str, Any],
         own: StepOptions,
         columns: Mapping[str, list[Floats]],
     ) -> float:
-        """Add the gradient of rows that begin alike → their loss."""
-        batch = make_batch(rows, self._model.device)
-        logits = trained_logits(self._forward, batch, self._model.dtype) / own.temperature
+        """Add the gradient of some rows → their loss."""
+        batch = make_batch(rows, kv.length, self._model.device)
+        logits = trained_logits(self._forward, kv, batch, self._model.dtype) / own.temperature
         logprobs, entropy = token_logprobs(logits, batch.targets, entropy_gradient=own.entropy_coef != 0)
         summed, stats = LOSSES[loss](logprobs, batch.old_logprobs, batch.advantages, batch.weights, **loss_options)
         if own.entropy_coef:
             summed = summed - own.entropy_coef * (batch.weights * entropy).sum()
         torch.autograd.backward(summed)
         stats = {**stats, "entropy": entropy, "logprobs": logprobs, "sampler_gap": logprobs - batch.sampler_logprobs}
-        for name, parts in columns.items():
-            parts.append(_numpy(stats[name]))
+        for name, found in columns.items():
+            found.append(_numpy(stats[name]))
         return float(summed.detach())
 
     def _apply(self, own: StepOptions, learning_rate: float) -> tuple[bool, float]:

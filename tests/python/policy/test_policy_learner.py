@@ -12,7 +12,7 @@ import torch
 
 from lightning_lab.policy.base import LossRow, PolicyError
 from lightning_lab.policy.torch import TorchPolicy
-from lightning_lab.policy.torch.batch import make_batch
+from lightning_lab.policy.torch.batch import clusters
 from lightning_lab.policy.torch.forward import HuggingFaceForward
 from lightning_lab.records import Sample
 
@@ -71,8 +71,9 @@ def test_sharing_a_prefix_leaves_the_gradient_equal(
 ) -> None:
     if own_forward:
         monkeypatch.setattr(policy._learner, "_forward", HuggingFaceForward(policy._model))
+    monkeypatch.setattr(policy._learner, "_part_tokens", 40)  # two rows do not fit one part
     rows = [make_row(policy, index, advantage=(-1.0) ** index + 0.2, shared=80) for index in range(3)]
-    assert len(make_batch(rows, torch.device("cpu")).prefix) == 80
+    assert [cluster.shared for cluster in clusters(rows)] == [80]
     expected = plain_gradient(policy, rows)
     for micro_batches in ([rows], [[row] for row in rows], [[rows[0], make_row(policy, 7, advantage=0.0)], rows[1:]]):
         for left, right in zip(expected, gradient_of(policy, micro_batches), strict=True):
@@ -82,7 +83,7 @@ def test_sharing_a_prefix_leaves_the_gradient_equal(
 def test_twins_share_no_trained_token(policy: TorchPolicy, make_row: MakeRow) -> None:
     row = make_row(policy, 0, shared=80)
     twin = replace(row, advantage=-1.0)
-    assert len(make_batch([row, twin], torch.device("cpu")).prefix) < np.flatnonzero(row.sample.mask)[0]
+    assert [cluster.shared for cluster in clusters([row, twin])] == [np.flatnonzero(row.sample.mask)[0] - 1]
     result = policy.update([[row, twin]], loss="policy_gradient", options={}, learning_rate=0.0)
     assert result.metrics["tokens"] == 2 * row.sample.mask.sum()
     assert result.metrics["loss"] == pytest.approx(0, abs=1e-6)
