@@ -17,6 +17,7 @@ _EXPORTS = {
     "Harness": "lightning_lab.harnesses",
     "Lab": "lightning_lab.notebook",
     "Policy": "lightning_lab.notebook",
+    "Sampling": "lightning_lab.records",
     "Trainer": "lightning_lab.notebook",
     "grader": "lightning_lab.tasks",
     "harness": "lightning_lab.harnesses",

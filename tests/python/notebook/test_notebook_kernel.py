@@ -204,3 +204,13 @@ def test_without_the_extension_the_panel_is_a_summary_that_is_refreshed(kernel: 
     assert Panel(kernel).ask("hello", schema=1, extension="0.1.0")["ok"]
     kernel.run("await trainer.fit(steps=1)")
     assert len(updates()) <= count + 1, "the extension draws for itself; only the end is written down"
+
+
+def test_a_failing_agent_shows_its_own_traceback_in_the_cell(kernel: Kernel) -> None:
+    kernel.run(OPEN.format(delay=0))
+    kernel.run("@ll.harness\ndef broken(task):\n    raise ValueError(f'cannot do {task.prompt}')")
+    reply = kernel.reply(kernel.start("await lab.run(broken, tasks()[0], grader=says_yes)"))["content"]
+    assert reply["ename"] == "HarnessError"
+    shown = "\n".join(reply["traceback"])
+    assert "ValueError: cannot do Is 0 a number?" in shown and "in broken" in shown
+    assert "raise_if_failed" not in shown, "the lab's own frames help nobody"

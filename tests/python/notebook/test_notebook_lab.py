@@ -374,3 +374,26 @@ async def test_views_say_what_is_missing(open_lab: OpenLab, capsys: pytest.Captu
     assert "nothing has run yet" in capsys.readouterr().out
     rollout = await lab.run(asker, tasks()[0], grader=says_yes)
     assert "Is 0 a number?" in lab.view("rollout", rollout.id)._repr_mimebundle_()["text/html"]
+
+
+async def test_cells_run_again_in_any_order(open_lab: OpenLab) -> None:
+    policy = StandInPolicy(delay_s=0.1)
+    lab = open_lab(policy)
+    first = trainer(lab)
+    run = first.fit(steps=2)
+    assert open_lab(policy) is lab, "the lab's cell"
+    again = trainer(open_lab(policy))
+    with pytest.raises(LabBusyError, match=run.id):
+        again.fit(steps=1)
+    edited = ll.harness(name="asker")(lambda task: "yes")
+    other = await lab.run(edited, tasks()[0], grader=says_yes)
+    await run
+    assert {rollout.harness.version for rollout in lab.store.rollouts(run.id)} == {asker.version}
+    assert other.record.harness.version == edited.version != asker.version
+    await again.fit(steps=1)
+    lab.close()
+    with pytest.raises(LabClosedError, match="Run the cell"):
+        again.fit(steps=1)
+    new = open_lab(policy=StandInPolicy())
+    await trainer(new).fit(steps=1)
+    assert run.state == "finished" and len(run.steps()) == 2, "an old run is still readable"
