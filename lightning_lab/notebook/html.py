@@ -22,11 +22,13 @@ def run_html(snapshot: Snapshot, rows: Sequence[RolloutRow], note: str = "") -> 
         parts.append(f"<p><b>{shown(str(snapshot.run['state']))}:</b></p><pre>{shown(snapshot.run['reason'])}</pre>")
     parts.append(_table([name.replace("_", " ") for name in _COUNTERS], [_counter_cells(snapshot)]))
     rewards = [_number(step.get("reward")) for step in snapshot.steps]
-    if any(math.isfinite(value) for value in rewards):
-        parts.append(f"<p>{shown(reward_line(snapshot))}<br>{sparkline_tag(rewards, 'reward per step')}</p>")
+    finite = [value for value in rewards if math.isfinite(value)]
+    if finite:
+        shape = f"picture: {_cell(min(finite))} to {_cell(max(finite))}"
+        parts.append(f"<p>{shown(reward_line(snapshot))} ({shape})<br>{sparkline_tag(rewards, 'reward per step')}</p>")
     if rows:
         head = ("rollout", "task", "state", "outcome", "step", "reward", "calls")
-        parts.append(_table(head, [_row(row) for row in rows[-_ROLLOUTS:]]))
+        parts.append(_table(head, [_row(row) for row in _latest(rows)]))
     if note:
         parts.append(f"<p><i>{shown(note)}</i></p>")
     return "\n".join(parts)
@@ -47,6 +49,12 @@ def rollout_html(detail: Mapping[str, Any]) -> str:
     if detail.get("cut"):
         parts.append(f"<p><i>Left out here: {shown(detail['cut'])}.</i></p>")
     return "\n".join(parts)
+
+
+def _latest(rows: Sequence[RolloutRow]) -> Sequence[RolloutRow]:
+    """Those that ended last: the newest of a step are still queued and say nothing."""
+    ended = sorted((row for row in rows if row.finished_at), key=lambda row: row.finished_at or 0.0)
+    return ended[-_ROLLOUTS:] or rows[-_ROLLOUTS:]
 
 
 def headline(snapshot: Snapshot) -> str:
