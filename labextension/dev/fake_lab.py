@@ -180,7 +180,7 @@ class FakeLab:
             phase=dict(self._phase), counters=dict(self._counters),
             reward={"now": rewards[-1] if rewards else None, "best": max(rewards, default=None),
                     "held_out": list(self._held_out)},
-            steps=tuple(self._steps))
+            steps=tuple(self._steps), paused=self._paused.is_set())
 
     def push_forever(self, kernel: KernelLink) -> None:
         seq, next_key, last = 0, 0.0, None
@@ -193,7 +193,7 @@ class FakeLab:
                 if key or fields != last or self._builder.has_news(snapshot):
                     next_key = now + (1 if self._run_state == "running" else 5) if key else next_key
                     seq += 1
-                    frame = self._builder.build(snapshot, seq=seq, at=time.time(), key=key)
+                    frame = self._builder.build(snapshot, seq=seq, key=key)
                     last = fields
                     kernel.push(frame.header, frame.buffers)
             time.sleep(0.1)

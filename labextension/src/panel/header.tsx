@@ -188,11 +188,22 @@ function Stats(): JSX.Element {
   );
 }
 
+/** The run's state as the title says it: a run whose lab is gone is not running any more. */
+function titleState(model: RunModel): string {
+  if (!model.run) {
+    return model.paused ? 'paused' : 'idle';
+  }
+  if (model.run.state !== 'running') {
+    return model.run.state;
+  }
+  return model.labOpen ? (model.paused ? 'paused' : 'running') : 'interrupted';
+}
+
 function Title(): JSX.Element {
   const { source, trans } = useView();
   const { model } = source;
   const { run } = model;
-  const state = !run ? 'idle' : run.state === 'running' && !model.labOpen ? 'interrupted' : run.state;
+  const state = titleState(model);
   return (
     <div className="ll-title">
       <h1 title={run ? visibleLine(run.id) : undefined}>
