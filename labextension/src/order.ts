@@ -30,6 +30,34 @@ export function rowDuration(rows: RowTable, row: number, now: number): number {
   return rows.word('state', row) === 'running' ? now - started : NaN;
 }
 
+/** A shared beginning shorter than this is worth its space. */
+const MIN_PREFIX = 24;
+
+/**
+ * The beginning that all of some tasks share, up to the last word boundary; empty when it is short.
+ *
+ * Data sets often ask every question in the same words; a narrow column would show nothing else.
+ *
+ * @param sampled - how many of the given places to look at, spread evenly.
+ */
+export function sharedPrefix(rows: RowTable, places: Uint32Array, sampled = 64): string {
+  if (places.length < 2) {
+    return '';
+  }
+  const stride = Math.max(1, Math.floor(places.length / sampled));
+  let prefix = rows.text('task', places[0]);
+  for (let i = stride; i < places.length && prefix; i += stride) {
+    const task = rows.text('task', places[i]);
+    let end = 0;
+    while (end < prefix.length && prefix[end] === task[end]) {
+      end += 1;
+    }
+    prefix = prefix.slice(0, end);
+  }
+  const words = prefix.slice(0, prefix.lastIndexOf(' ') + 1);
+  return words.length >= MIN_PREFIX ? words : '';
+}
+
 function matches(rows: RowTable, row: number, needle: string): boolean {
   const outcome = rows.word('outcome', row);
   return (

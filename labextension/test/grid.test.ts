@@ -128,6 +128,19 @@ describe('RolloutGrid', () => {
     grid.dispose();
   });
 
+  it('leaves out what all tasks begin with, and keeps it in the tooltip', () => {
+    const ask = 'State the final answer to the following problem: ';
+    const { grid } = setUp(
+      table([
+        { row: 0, task: `${ask}1 + 1` },
+        { row: 1, task: `${ask}2 + 2` }
+      ])
+    );
+    const cell = grid.node.querySelector<HTMLElement>('[data-rollout-id="r-0"] .ll-col-task');
+    expect([cell?.textContent, cell?.title]).toEqual(['… 1 + 1', `${ask}1 + 1`]);
+    grid.dispose();
+  });
+
   it('opens with a click', () => {
     const { grid, opened } = setUp(table(many(3)));
     grid.node.querySelector<HTMLElement>('[data-rollout-id="r-1"] [role="gridcell"]')?.click();

@@ -1,4 +1,4 @@
-import { IFilter, IOrder, NEWEST_FIRST, NO_FILTER, orderRows, rowDuration } from '../src/order';
+import { IFilter, IOrder, NEWEST_FIRST, NO_FILTER, orderRows, rowDuration, sharedPrefix } from '../src/order';
 import { RowTable } from '../src/rows';
 import { frame, IRow } from './frames';
 
@@ -55,5 +55,23 @@ describe('rowDuration', () => {
     expect(rowDuration(ROWS, 3, 50)).toBeNaN();
     expect(rowDuration(ROWS, 1, 50)).toBe(40);
     expect(rowDuration(ROWS, 0, 50)).toBe(2);
+  });
+});
+
+describe('sharedPrefix', () => {
+  const ASK = 'State the final answer to the following problem: ';
+  const prefix = (...tasks: string[]): string => {
+    const rows = table(tasks.map((task, row) => ({ row, task })));
+    return sharedPrefix(rows, orderRows(rows, NO_FILTER, NEWEST_FIRST, 0));
+  };
+
+  it('finds what all tasks begin with, up to a word boundary', () => {
+    expect(prefix(`${ASK}120 + 3`, `${ASK}125 - 4`)).toBe(ASK);
+  });
+
+  it('is empty for one task, for a short beginning and for different tasks', () => {
+    expect(prefix(`${ASK}1`)).toBe('');
+    expect(prefix('What is 1?', 'What is 2?')).toBe('');
+    expect(prefix(`${ASK}1`, 'Name a colour')).toBe('');
   });
 });

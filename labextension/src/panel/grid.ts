@@ -5,7 +5,7 @@
  * second and 10⁵ rows, writing the few cells that changed is all there is to do.
  */
 
-import { IFilter, IOrder, NEWEST_FIRST, NO_FILTER, orderRows, SortKey } from '../order';
+import { IFilter, IOrder, NEWEST_FIRST, NO_FILTER, orderRows, sharedPrefix, SortKey } from '../order';
 import type { RowTable } from '../rows';
 import { visibleLine } from '../text';
 import { fitColumns, IGridColumn } from './gridColumns';
@@ -146,6 +146,7 @@ export class RolloutGrid {
     }
     const active = this._index[this._active];
     this._index = orderRows(this._rows, this._filter, this._order, this._now);
+    this._prefix = sharedPrefix(this._rows, this._index);
     this._revision = this._rows.revision;
     this._sortedAt = performance.now();
     if (active !== undefined && this._active >= 0) {
@@ -253,8 +254,9 @@ export class RolloutGrid {
     setData(node, 'infrastructure', isInfrastructure(rows.word('outcome', row)) ? 'true' : 'false');
     node.classList.toggle('ll-mod-active', offset === this._active);
     node.setAttribute('aria-selected', String(id !== '' && id === this._selected));
+    const context = { now: this._now, prefix: this._prefix };
     this._columns.forEach((column, i) => {
-      const text = column.show(rows, row, this._now);
+      const text = column.show(rows, row, context);
       if (cells[i].textContent !== text) {
         cells[i].textContent = text;
         if (column.key === 'task') {
@@ -364,6 +366,7 @@ export class RolloutGrid {
   private _filter: IFilter = NO_FILTER;
   private _order: IOrder = NEWEST_FIRST;
   private _active = -1;
+  private _prefix = '';
   private _width = 0;
   private _height = 0;
   private _frame = 0;

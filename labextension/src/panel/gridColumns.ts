@@ -14,7 +14,21 @@ export interface IGridColumn {
   readonly align: 'left' | 'right';
   /** Lower numbers stay longer when the grid is narrow. */
   readonly priority: number;
-  show(rows: RowTable, row: number, now: number): string;
+  show(rows: RowTable, row: number, context: IShowContext): string;
+}
+
+/** What a cell's text depends on beside its row. */
+export interface IShowContext {
+  /** The kernel's clock. */
+  readonly now: number;
+  /** What all tasks begin with; left out. */
+  readonly prefix: string;
+}
+
+function taskText(task: string, prefix: string): string {
+  return prefix && task.startsWith(prefix) && task.length > prefix.length
+    ? `… ${visibleLine(task.slice(prefix.length), 160)}`
+    : visibleLine(task, 160);
 }
 
 export const GRID_COLUMNS: readonly IGridColumn[] = [
@@ -79,7 +93,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     width: 160,
     align: 'left',
     priority: 1,
-    show: (rows, row) => visibleLine(rows.text('task', row), 160)
+    show: (rows, row, { prefix }) => taskText(rows.text('task', row), prefix)
   },
   {
     key: 'reward',
@@ -133,7 +147,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     width: 76,
     align: 'right',
     priority: 3,
-    show: (rows, row, now) => {
+    show: (rows, row, { now }) => {
       const seconds = rowDuration(rows, row, now);
       return Number.isNaN(seconds) ? '' : duration(seconds);
     }

@@ -62,12 +62,14 @@ function groupOf(rows: RowTable, group: string): readonly IGroupMate[] {
   return mates;
 }
 
-function Group({ rollout, onOpen }: { rollout: IRolloutInfo; onOpen: (id: string) => void }): JSX.Element | null {
-  const { source, trans } = useView();
-  const mates = groupOf(source.model.rows, rollout.groupId);
-  if (mates.length < 2) {
-    return null;
-  }
+interface IGroupProps {
+  readonly rollout: IRolloutInfo;
+  readonly mates: readonly IGroupMate[];
+  readonly onOpen: (id: string) => void;
+}
+
+function Group({ rollout, mates, onOpen }: IGroupProps): JSX.Element {
+  const { trans } = useView();
   const rewards = mates.map(mate => mate.reward).filter(reward => !Number.isNaN(reward));
   const top = Math.max(...rewards, 1e-9);
   const equal = rewards.length > 1 && rewards.every(reward => reward === rewards[0]);
@@ -146,7 +148,11 @@ function Samples({ detail }: { detail: IRolloutDetail }): JSX.Element {
         <span className="ll-dim">{samples.length === 0 ? '' : trans.__('%1 trained tokens', integer(trained))}</span>
       </h2>
       {samples.length === 0 && (
-        <p className="ll-dim">{trans.__('None yet: samples are made when a step consumes the rollout.')}</p>
+        <p className="ll-dim">
+          {detail.rollout.mode === 'train'
+            ? trans.__('None yet: samples are made when a step consumes the rollout.')
+            : trans.__('None: only training rollouts become samples.')}
+        </p>
       )}
       <ol className="ll-samples">
         {samples.map((sample, i) => (
@@ -245,10 +251,11 @@ function Verdict({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
 }
 
 function Body({ detail, onOpen }: { detail: IRolloutDetail; onOpen: (id: string) => void }): JSX.Element {
-  const { trans } = useView();
+  const { source, trans } = useView();
   const { rollout } = detail;
+  const mates = groupOf(source.model.rows, rollout.groupId);
   return (
-    <div className="ll-rollout-body">
+    <div className={`ll-rollout-body ${mates.length > 1 ? '' : 'll-mod-alone'}`}>
       <div className="ll-main">
         <Transcript detail={detail} />
         <Output title={trans.__('Output')} text={rollout.output} testId="ll-output" />
@@ -257,9 +264,11 @@ function Body({ detail, onOpen }: { detail: IRolloutDetail; onOpen: (id: string)
         <Output title={trans.__('stderr')} text={rollout.stderr} testId="ll-stderr" />
         <Verdict rollout={rollout} />
       </div>
-      <aside className="ll-side ll-side-group" aria-label={trans.__('Group')}>
-        <Group rollout={rollout} onOpen={onOpen} />
-      </aside>
+      {mates.length > 1 && (
+        <aside className="ll-side ll-side-group" aria-label={trans.__('Group')}>
+          <Group rollout={rollout} mates={mates} onOpen={onOpen} />
+        </aside>
+      )}
       <aside className="ll-side ll-side-facts" aria-label={trans.__('Samples and facts')}>
         <Samples detail={detail} />
         <Facts rollout={rollout} />
