@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from lightning_lab.policy.base import (
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.torch.checkpoint import load_checkpoint, save_checkpoint
 from lightning_lab.policy.torch.engine import Engine
-from lightning_lab.policy.torch.forward import Reader
+from lightning_lab.policy.torch.forward import Forward, Reader
 from lightning_lab.policy.torch.generation import Generation
 from lightning_lab.policy.torch.kv import KvSlots
 from lightning_lab.policy.torch.learner import TorchLearner
@@ -33,13 +34,18 @@ from lightning_lab.policy.torch.model import context_length, kv_bytes_per_token,
 from lightning_lab.records import Ids, Message, Sampling
 from lightning_lab.tokens import ChatCodec, TemplateError, TokenizerError
 
+_SMALL_MODEL = 10_000_000
+
 
 class TorchPolicy:
     """A Hugging Face causal LM in this process, sampled by one thread and trained on the same weights.
 
     ``model``: ``"quickstart"``, ``"smollm2"`` or the path of a model directory. ``context_length`` lowers the
     model's own. ``seed`` decides what requests without a seed of their own sample, in the order they arrive.
-    ``kv_bytes`` bounds keys and values: where more rows would not fit, requests wait. ``train_threads``: all cores.
+    ``dtype`` is what the learner trains in; a ``sampling_dtype`` of its own makes the engine sample from a copy, made
+    at each publish. ``kv_bytes`` bounds keys and values: where more rows would not fit, requests wait.
+    ``train_threads``: by default one for models below ten million parameters, where splitting an operation costs more
+    than it saves, else all cores.
     """
 
     can_learn = True
@@ -51,6 +57,7 @@ class TorchPolicy:
         chat_template: str | Path | None = None,
         device: str = "cpu",
         dtype: str | torch.dtype = "float32",
+        sampling_dtype: str | torch.dtype | None = None,
         seed: int = 0,
         max_batch: int = 64,
         context_length: int | None = None,
@@ -61,9 +68,10 @@ class TorchPolicy:
         self.seed = seed
         self._model_name, self._chat_template = model, chat_template
         self._device, self._dtype = device, _dtype(dtype)
+        self._sampling_dtype = self._dtype if sampling_dtype is None else _dtype(sampling_dtype)
         self._max_batch, self._asked_context = max_batch, context_length
         self._kv_bytes = kv_bytes
-        self._train_threads = train_threads or os.cpu_count() or 1
+        self._train_threads = train_threads
         self._lock = threading.Lock()
         self._started = self._closed = False
         self._version = 0
@@ -164,12 +172,14 @@ class TorchPolicy:
             return self._learner.update(micro_batches, loss=loss, options=options, learning_rate=learning_rate)
 
     def publish(self, version: int) -> None:
-        """The weights are shared: this changes the number that tokens record, and drops what was read with old ones."""
+        """Sample with the learned weights (in place already where they are shared); nothing read with old ones stays."""
         self.start()
         if version <= self._version:
             raise PolicyError(f"Version {version} was used already: the policy samples with version {self._version}.")
-        self._engine.publish(version)
-        self._version = version
+        with self._engine.weights:
+            self._refresh_sampled()
+            self._engine.publish(version)
+            self._version = version
 
     def save(self, directory: Path) -> None:
         """Weights, optimiser moments, version and random state; the directory is a model directory as well."""
@@ -188,6 +198,7 @@ class TorchPolicy:
             state = load_checkpoint(Path(directory), self._model, self._codec, self._learner.optimizer)
             self.seed, self._submitted = int(state["seed"]), int(state["submitted"])
             self._version = max(self._version, int(state["version"]))
+            self._refresh_sampled()
             self._engine.publish(self._version)
 
     def _load(self) -> None:
@@ -198,29 +209,43 @@ class TorchPolicy:
             raise PolicyError(str(error)) from error
         self._model = load_model(directory, device=self._device, dtype=self._dtype)
         self._context = context_length(self._model, self._asked_context)
-        layers = int(self._model.config.get_text_config().num_hidden_layers)
+        forward = sampling_forward = best_forward(self._model, self._context)
+        self._sampled = self._model
+        if self._sampling_dtype != self._dtype:
+            self._sampled = copy.deepcopy(self._model).to(self._sampling_dtype)
+            sampling_forward = best_forward(self._sampled, self._context)
+        self._learner = TorchLearner(self._model, forward)
+        self._engine = self._make_engine(sampling_forward)
+        self._engine.start()
+
+    def _make_engine(self, forward: Forward) -> Engine:
         kv = KvSlots(
-            layers,
+            int(self._sampled.config.get_text_config().num_hidden_layers),
             max_rows=self._max_batch,
             max_length=self._context,
-            max_tokens=self._kv_bytes // kv_bytes_per_token(self._model),
+            max_tokens=self._kv_bytes // kv_bytes_per_token(self._sampled),
         )
-        forward = best_forward(self._model, self._context)
-        self._engine = Engine(
-            Reader(forward, kv, dtype=self._model.dtype, device=self._model.device),
+        return Engine(
+            Reader(forward, kv, dtype=self._sampled.dtype, device=self._sampled.device),
             max_batch=self._max_batch,
             stop_ids=self._codec.stop_ids,
             decode=self._codec.decode,
             version=self._version,
         )
-        self._engine.start()
-        self._learner = TorchLearner(self._model, forward)
+
+    @torch.no_grad()
+    def _refresh_sampled(self) -> None:
+        """Nothing to do where engine and learner share their weights."""
+        if self._sampled is not self._model:
+            for target, source in zip(self._sampled.parameters(), self._model.parameters(), strict=True):
+                target.copy_(source)
 
     @contextmanager
     def _learner_threads(self) -> Iterator[None]:
-        """The engine stands still, so the update may use every core. The setting belongs to the calling thread."""
+        """The engine stands still, so a large model may use every core. The setting belongs to the calling thread."""
+        small = self._model.num_parameters() < _SMALL_MODEL
         before = torch.get_num_threads()
-        torch.set_num_threads(self._train_threads)
+        torch.set_num_threads(self._train_threads or (1 if small else os.cpu_count() or 1))
         try:
             yield
         finally:

@@ -104,5 +104,20 @@ def test_other_models_and_damaged_checkpoints_are_refused(
     assert all(torch.equal(value, before[name]) for name, value in policy._model.state_dict().items())
 
 
+async def test_a_sampling_copy_follows_at_each_publish(qwen_directory: Path, make_row: MakeRow) -> None:
+    policy = TorchPolicy(qwen_directory, sampling_dtype="bfloat16", train_threads=1)
+    rows = await run_in_thread(lambda: [make_row(policy, 1)])
+    assert (rows[0].sample.logprobs[rows[0].sample.mask] < 0).all()
+    embedding = policy._sampled.get_input_embeddings().weight
+    assert embedding.dtype == torch.bfloat16
+    before = embedding.clone()
+    policy.update([rows], loss="policy_gradient", options={}, learning_rate=1e-2)
+    assert torch.equal(embedding, before)
+    policy.publish(1)
+    assert torch.equal(embedding, policy._model.get_input_embeddings().weight.bfloat16())
+    assert not torch.equal(embedding, before)
+    policy.close()
+
+
 async def run_in_thread(function: Callable[[], list[LossRow]]) -> list[LossRow]:
     return await asyncio.to_thread(function)
