@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from conftest import Kernel, is_alive, wait_until
+from notebook_kernels import Kernel, is_alive, wait_until
 
 OPEN = """
 import lightning_lab as ll

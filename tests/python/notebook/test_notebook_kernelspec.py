@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from conftest import REPOSITORY, Kernel
+from notebook_kernels import REPOSITORY, Kernel
 
 
 def test_the_kernel_starts_with_the_library_loaded_and_without_a_lab(tmp_path: Path) -> None:

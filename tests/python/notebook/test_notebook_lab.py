@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import REPOSITORY, is_alive, own_children, wait_until
+from notebook_kernels import REPOSITORY, is_alive, own_children, wait_until
 from notebook_standin import StandInPolicy, asker, says_yes, tasks
 
 import lightning_lab as ll
