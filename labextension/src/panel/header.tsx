@@ -245,7 +245,7 @@ export function Header({ controls = true }: { controls?: boolean }): JSX.Element
   const { source, visible } = useView();
   useSeconds(visible && source.status === 'live');
   return (
-    <header className="ll-header" data-testid="ll-header">
+    <div className="ll-header" data-testid="ll-header">
       <div className="ll-head-top">
         <Title />
         {controls && source.canAct && <Actions />}
@@ -258,6 +258,6 @@ export function Header({ controls = true }: { controls?: boolean }): JSX.Element
         </div>
       )}
       <Stats />
-    </header>
+    </div>
   );
 }

@@ -321,7 +321,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
         }
       }}
     >
-      <header className="ll-rollout-head">
+      <div className="ll-rollout-head">
         <div className="ll-title">
           {onBack && (
             <button type="button" className="ll-button ll-back" onClick={onBack} data-testid="ll-back">
@@ -333,7 +333,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
           {detail && <span className="ll-task">{visibleLine(detail.rollout.prompt, 160)}</span>}
         </div>
         {detail && <Sentence rollout={detail.rollout} />}
-      </header>
+      </div>
       <Notices />
       {error && (
         <p className="ll-notice ll-mod-error" role="alert" data-testid="ll-detail-error">

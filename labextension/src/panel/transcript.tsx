@@ -143,7 +143,7 @@ function CallHead({ call }: { call: ICallDetail }): JSX.Element {
   ];
   return (
     <div className="ll-call-head">
-      <h3>{trans.__('Call %1', call.ordinal)}</h3>
+      <h2>{trans.__('Call %1', call.ordinal)}</h2>
       {call.thread !== 'main' && <span className="ll-tag">{visibleLine(call.thread, 40)}</span>}
       {call.kind !== 'main' && <span className="ll-tag">{words(call.kind)}</span>}
       {!call.delivered && (
