@@ -172,7 +172,7 @@ class TorchPolicy:
             return self._learner.update(micro_batches, loss=loss, options=options, learning_rate=learning_rate)
 
     def publish(self, version: int) -> None:
-        """Sample with the learned weights (in place already where they are shared); nothing read with old ones stays."""
+        """Sample with the learned weights (in place already where they are shared); what old ones read is dropped."""
         self.start()
         if version <= self._version:
             raise PolicyError(f"Version {version} was used already: the policy samples with version {self._version}.")
