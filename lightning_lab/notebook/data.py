@@ -36,6 +36,10 @@ def rollouts_frame(store: Store, rollouts: Sequence[Rollout]) -> pd.DataFrame:
     return frame
 
 
+STEP_COLUMNS = ("version", "reward", "entropy", "rollouts", "skipped", "seconds")
+"""Of a run without steps; others have every stored metric besides."""
+
+
 def steps_frame(steps: Sequence[Step]) -> pd.DataFrame:
     """One line per optimiser step, indexed by its number: version, every stored metric, rollouts, seconds."""
     import pandas as pd
@@ -50,7 +54,8 @@ def steps_frame(steps: Sequence[Step]) -> pd.DataFrame:
         }
         for step in steps
     ]
-    return pd.DataFrame(lines, index=pd.Index([step.index for step in steps], name="step"))
+    index = pd.Index([step.index for step in steps], name="step")
+    return pd.DataFrame(lines, index=index, columns=None if lines else [*STEP_COLUMNS])
 
 
 def _rollout_line(rollout: Rollout, calls: int, tokens: int) -> dict[str, Any]:

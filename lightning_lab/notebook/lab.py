@@ -31,7 +31,7 @@ from lightning_lab.notebook.views import MimeBundle, View, run_bundle
 from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Run, Sampling
-from lightning_lab.store import Store
+from lightning_lab.store import RunFolder, Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +134,7 @@ class Lab(metaclass=OneOpenLab):
         parts = self.open_parts()
         ended: Future[Run] = Future()
         with self._lock:
-            self._refuse_a_second_run()
+            self.refuse_a_second_run()
             parts.store.put_run(run).result()
             handle = RunHandle(self, run.id, control=loop, ended=ended, show=self._front_end.show)
             self._active = handle
@@ -201,9 +201,13 @@ class Lab(metaclass=OneOpenLab):
                 self._reopened = Store(self._parts.folder.store_path, read_only=True)
             return self._reopened
 
+    def manifest(self, run_id: str) -> Mapping[str, Any]:
+        """What the run folder says of a run: code, versions, hashes, settings. Raises `store.StoreError`."""
+        return RunFolder.open(self.path.parent / run_id).manifest()
+
     @property
     def path(self) -> Path:
-        """The run folder."""
+        """The lab's own folder: the live store of all its runs. Each training run has a folder beside it."""
         return self._parts.folder.path
 
     @property
@@ -294,6 +298,11 @@ class Lab(metaclass=OneOpenLab):
                 "under way. Wait for them, or close the lab with lab.close()."
             )
 
+    def refuse_a_second_run(self) -> None:
+        """Raises `LabBusyError` while a run trains."""
+        if self._active is not None:
+            raise LabBusyError(f"One run trains at a time: {self._active!r}. {_ENDING}")
+
     def close(self) -> None:
         """End everything: runs, agents, gateway, threads. Idempotent; what was recorded stays readable."""
         with self._closing:
@@ -338,10 +347,6 @@ class Lab(metaclass=OneOpenLab):
         return run_bundle(
             self.snapshot(feed), list(feed.table.rows) if feed else (), open_panel=not self.closed, note=note
         )
-
-    def _refuse_a_second_run(self) -> None:
-        if self._active is not None:
-            raise LabBusyError(f"One run trains at a time: {self._active!r}. {_ENDING}")
 
     def _train(self, loop: Loop, ended: Future[Run]) -> None:
         outcome: Run | BaseException

@@ -33,6 +33,8 @@ class RunSource(Protocol):
 
     def snapshot(self, feed: RunFeed | None) -> Snapshot: ...
 
+    def manifest(self, run_id: str) -> Mapping[str, Any]: ...
+
 
 class StoredRun:
     """One stored experiment, to look at."""
@@ -55,6 +57,11 @@ class StoredRun:
     @property
     def settings(self) -> Mapping[str, Any]:
         return self.record.settings
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What ran, on what, with which code and versions."""
+        return self._source.manifest(self.id)
 
     def rollouts(self, *, step: int | None = None, mode: str | None = None, state: str | None = None) -> pd.DataFrame:
         """The run's rollouts, one line each; of one ``step``, ``mode`` or ``state`` only, where given."""
@@ -87,7 +94,7 @@ class StoredRun:
 
     def export(self, path: str | Path) -> Path:
         """Write the run into one file that opens without a kernel, a model or a GPU: ``ll.load(path)``."""
-        return export_run(self._source.store, self.id, Path(path).expanduser())
+        return export_run(self._source.store, self.id, Path(path).expanduser(), manifest=self.manifest)
 
     def snapshot(self) -> Snapshot:
         """What the Run page shows now."""
@@ -188,3 +195,6 @@ class _File:
 
     def snapshot(self, feed: RunFeed | None) -> Snapshot:
         return feed.snapshot(lab="", lab_state="closed") if feed else Snapshot(lab="", lab_state="closed")
+
+    def manifest(self, run_id: str) -> Mapping[str, Any]:
+        return self.store.manifest()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ulid import ULID
 
-from lightning_lab.harnesses import Harness
 from lightning_lab.notebook.lab import Lab
 from lightning_lab.notebook.parts import Parts
 from lightning_lab.notebook.results import checked_grader, checked_harness
 from lightning_lab.notebook.run import RunHandle
 from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.records import Run, Task
-from lightning_lab.tasks import Grader
+from lightning_lab.store import RunFolder
 from lightning_lab.training import EvalResult, TrainConfig, TrainingLoop, evaluate
 
 
@@ -70,10 +70,11 @@ class Trainer:
         """
         parts = self.lab.open_parts()
         config = self.config(steps)
+        self.lab.refuse_a_second_run()
         run = Run(id=str(ULID()), kind="fit", state="running", settings=self._described(config), created_at=time.time())
-        loop = TrainingLoop(parts, run, self.harness, self.tasks, self.grader, config, held_out=self.held_out)
+        own = replace(parts, folder=self._run_folder(parts, run))
+        loop = TrainingLoop(own, run, self.harness, self.tasks, self.grader, config, held_out=self.held_out)
         self._run = self.lab.start_training(run, loop)
-        self._write_manifest(parts, run)
         return self._run
 
     async def evaluate(self, tasks: Sequence[Task], n: int = 1, *, temperature: float = 1.0) -> EvalResult:
@@ -111,18 +112,17 @@ class Trainer:
             "tasks": len(self.tasks),
         }
 
-    def _programs(self) -> tuple[tuple[str, Harness | Grader], ...]:
-        return ("harness", self.harness), ("grader", self.grader)
-
-    def _write_manifest(self, parts: Parts, run: Run) -> None:
-        """Beside what the lab wrote when it opened: the code, data and settings of this run."""
-        folder = parts.folder
-        described = {}
-        for role, program in self._programs():
-            folder.keep_code(role, program)
-            described[role] = {"name": program.name, "version": program.version, "source": program.source}
-        hashes = {**folder.manifest().get("hashes", {}), "dataset": _dataset_hash(self.tasks)}
-        folder.write_manifest(**described, hashes=hashes, seeds={"train": run.settings["seed"]}, settings=run.settings)
+    def _run_folder(self, parts: Parts, run: Run) -> RunFolder:
+        """The run's own folder, beside the lab's: manifest, code, checkpoints, and each step's batch and plan."""
+        return RunFolder.create(
+            parts.folder.path.parent,
+            run_id=run.id,
+            settings=run.settings,
+            harness=self.harness,
+            grader=self.grader,
+            seeds={"train": run.settings["seed"]},
+            hashes={**parts.policy.fingerprint(), "dataset": _dataset_hash(self.tasks)},
+        )
 
 
 def _dataset_hash(tasks: Sequence[Task]) -> str:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,27 @@ class Batch:
     skipped: str
     """Why there is nothing to learn: ``no_rewards``, ``no_tokens``, ``no_signal``, or empty."""
     metrics: dict[str, float]
+
+    def consumed(self) -> tuple[list[dict[str, Any]], list[list[int]]]:
+        """What the run folder keeps: one line per row, and the plan as indices into them."""
+        lines: list[dict[str, Any]] = []
+        plan: list[list[int]] = []
+        places = iter(self.places)
+        for micro_batch in self.micro_batches:
+            plan.append(list(range(len(lines), len(lines) + len(micro_batch))))
+            lines += [_line(row, next(places)) for row in micro_batch]
+        return lines, plan
+
+
+def _line(row: LossRow, place: RowPlace) -> dict[str, Any]:
+    return {
+        "rollout_id": place.rollout_id,
+        "sample_index": place.sample_index,
+        "tokens": len(row.sample.ids),
+        "trained": int(row.sample.mask.sum()),
+        "advantage": row.advantage,
+        "token_weight": row.token_weight,
+    }
 
 
 def build_batch(

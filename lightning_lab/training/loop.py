@@ -17,6 +17,7 @@ from lightning_lab.harnesses import Harness
 from lightning_lab.policy.base import Learner, PolicyError, UpdateResult
 from lightning_lab.records import Floats, Phase, Run, Step, Task
 from lightning_lab.samples import SampleSet, build_samples
+from lightning_lab.store import export_run
 from lightning_lab.tasks import Grader
 from lightning_lab.training.batch import Batch, build_batch
 from lightning_lab.training.checkpoint import LoopState, save_checkpoint
@@ -210,6 +211,8 @@ class TrainingLoop:
             )
         )
         self._store_seq = done.result()  # a step that cannot be stored must not be followed by another
+        rows, plan = batch.consumed()
+        self._parts.folder.record_step(self._step, rows, micro_batches=plan)
 
     def _store_token_stats(self, batch: Batch, result: UpdateResult) -> None:
         if not result.tokens:
@@ -280,10 +283,16 @@ class TrainingLoop:
         try:
             self._phase(Phase.IDLE)
             self._parts.store.put_run(final).result()
+            self._copy_home()
         except Exception as error:  # the store is gone; the caller still learns how the run ended
             logger.exception("The end of run %s could not be stored", self._run.id)
             self.error = self.error or error
         return final
+
+    def _copy_home(self) -> None:
+        """The live store holds every run of the lab; the run's folder gets its own part of it."""
+        folder = self._parts.folder
+        export_run(self._parts.store, self._run.id, folder.store_path, manifest=folder.manifest())
 
 
 def _describe(error: BaseException) -> str:

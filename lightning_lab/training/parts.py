@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Protocol
 
 from lightning_lab.harnesses import Harness
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Rollout, Sampling
-from lightning_lab.store import Store
+from lightning_lab.store import RunFolder, Store
 from lightning_lab.tasks import Grader
 
 
@@ -40,11 +39,6 @@ class RolloutController(Protocol):
     def cancel(self, rollout_id: str) -> None: ...
 
 
-class CheckpointFolder(Protocol):
-    @property
-    def checkpoints(self) -> Path: ...
-
-
 class LabParts(Protocol):
     """The parts of a lab that training uses."""
 
@@ -60,4 +54,6 @@ class LabParts(Protocol):
     @property
     def controller(self) -> RolloutController: ...
     @property
-    def folder(self) -> CheckpointFolder: ...
+    def folder(self) -> RunFolder:
+        """The run's own."""
+        ...

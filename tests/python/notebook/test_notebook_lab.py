@@ -31,7 +31,7 @@ from lightning_lab.notebook import (
 )
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.records import Outcome, RolloutState, Sampling
-from lightning_lab.store import StoreError
+from lightning_lab.store import RunFolder, StoreError
 from lightning_lab.training import ConfigError
 
 OpenLab = Callable[..., Lab]
@@ -295,9 +295,12 @@ async def test_fit_returns_at_once_and_the_run_can_be_read_and_shared(open_lab: 
     figure = run.figure()
     assert [trace.name for trace in figure.data] == ["train", "held-out", "entropy"]
     assert list(figure.data[1].x) == [0, 2]
-    manifest = lab._parts.folder.manifest()
+    manifest = run.manifest
     assert manifest["harness"]["version"] == asker.version and "urllib" in manifest["harness"]["source"]
-    assert manifest["seeds"] == {"train": 0} and manifest["hashes"]["dataset"]
+    assert manifest["seeds"] == {"train": 0} and manifest["hashes"]["dataset"] and manifest["hashes"]["model"]
+    folder = RunFolder.open(lab.path.parent / run.id)
+    consumed = {row["rollout_id"] for row in folder.step(1)["rows"]}
+    assert consumed <= set(train.index) and ll.load(folder.store_path).rollouts(step=1).equals(train)
 
     loaded = ll.load(run.export(tmp_path / "shared.llab"))
     lab.close()

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_fakes import Agents, Bandit, FakeLab, Folder, Gate, agent, make_tasks, right_token
+from training_fakes import Agents, Bandit, FakeLab, Gate, agent, make_tasks, right_token
 
 from lightning_lab.records import Run
-from lightning_lab.store import Store
+from lightning_lab.store import RunFolder, Store
 from lightning_lab.training import TrainConfig, TrainingLoop
 
 
@@ -17,7 +17,7 @@ def lab(tmp_path: Path) -> Iterator[FakeLab]:
     store = Store(tmp_path / "store.sqlite")
     policy, gate = Bandit(), Gate()
     controller = Agents(store, policy, gate)
-    yield FakeLab(policy, store, gate, controller, Folder(tmp_path / "checkpoints"))
+    yield FakeLab(policy, store, gate, controller, RunFolder.create(tmp_path, settings={}, run_id="run"))
     controller.close()
     store.close()
 

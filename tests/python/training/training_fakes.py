@@ -19,7 +19,7 @@ from lightning_lab.algorithms.losses import LOSSES
 from lightning_lab.harnesses import Harness, harness
 from lightning_lab.policy.base import LossRow, TokenStats, UpdateResult
 from lightning_lab.records import Call, Ids, Message, Outcome, Rollout, RolloutState, Sampling, Task
-from lightning_lab.store import Store
+from lightning_lab.store import RunFolder, Store
 from lightning_lab.tasks import Grader, grader
 
 VOCABULARY = 4
@@ -218,11 +218,6 @@ class Agents:
 
 
 @dataclass
-class Folder:
-    checkpoints: Path
-
-
-@dataclass
 class FakeLab:
     """Satisfies LabParts."""
 
@@ -230,4 +225,4 @@ class FakeLab:
     store: Store
     gateway: Gate
     controller: Agents
-    folder: Folder
+    folder: RunFolder
