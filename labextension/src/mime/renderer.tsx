@@ -37,7 +37,7 @@ function CompactRun({ onOpen }: { onOpen: (() => void) | null }): JSX.Element {
   return (
     <div className="ll-root ll-compact" data-testid="ll-output-run" data-status={source.status}>
       <Header controls={false} />
-      <RewardChart height={120} />
+      {source.model.steps.length > 0 && <RewardChart height={120} />}
       {onOpen && (
         <button type="button" className="ll-link" onClick={onOpen}>
           {trans.__('Open the panel')}

@@ -1,10 +1,12 @@
 /** The head of the Run page: what is it doing, is it learning, what is wrong. */
 
+import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ReactNode } from 'react';
 
 import { compact, elapsed, fixed, integer, shortId, words } from '../format';
 import type { RunModel } from '../model';
 import { visibleLine } from '../text';
+import type { IRunInfo } from '../wire';
 import { Actions } from './actions';
 import { useSeconds } from './hooks';
 import { Notices } from './notices';
@@ -199,6 +201,13 @@ function titleState(model: RunModel): string {
   return model.labOpen ? (model.paused ? 'paused' : 'running') : 'interrupted';
 }
 
+function titleText(run: IRunInfo | null, trans: TranslationBundle): string {
+  if (!run) {
+    return trans.__('Lab');
+  }
+  return run.kind === 'single' ? trans.__('Single rollouts') : trans.__('Run %1', shortId(run.id));
+}
+
 function Title(): JSX.Element {
   const { source, trans } = useView();
   const { model } = source;
@@ -206,9 +215,7 @@ function Title(): JSX.Element {
   const state = titleState(model);
   return (
     <div className="ll-title">
-      <h1 title={run ? visibleLine(run.id) : undefined}>
-        {run ? trans.__('Run %1', shortId(run.id)) : trans.__('Lab')}
-      </h1>
+      <h1 title={run ? visibleLine(run.id) : undefined}>{titleText(run, trans)}</h1>
       <span
         className={`ll-pill ll-run-${state}`}
         title={run?.reason ? visibleLine(run.reason) : undefined}

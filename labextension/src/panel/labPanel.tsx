@@ -63,8 +63,8 @@ export class LabPanel extends Widget {
     this.title.caption = trans.__('Lightning Lab of %1', follower.path);
     this._pathChanged.emit();
     const kernelId = follower.kernel?.id ?? '';
-    if (this._source && kernelId === this._kernelId) {
-      return;
+    if (this._source && (kernelId === this._kernelId || (kernelId === '' && this._source.model.lab !== ''))) {
+      return; // what a kernel that ended had to say stays legible until there is another
     }
     this._kernelId = kernelId;
     const old = this._source;

@@ -3,7 +3,7 @@
 import { clock, elapsed } from '../format';
 import type { RunModel } from '../model';
 import type { SourceStatus } from '../tokens';
-import { visibleLine } from '../text';
+import { TextBlock } from './textBlock';
 import { useView } from './view';
 
 /** Seconds without a frame after which the kernel counts as silent: key-frames come every 1 s, or 5 s while idle. */
@@ -55,9 +55,12 @@ export function Notices(): JSX.Element | null {
       )}
       {problem && <p className="ll-notice ll-mod-warn">{problem}</p>}
       {run && run.reason && run.state !== 'running' && (
-        <p className={`ll-notice ${run.state === 'failed' ? 'll-mod-error' : 'll-mod-quiet'}`}>
-          {visibleLine(run.reason, 1000)}
-        </p>
+        <div
+          className={`ll-notice ${run.state === 'failed' ? 'll-mod-error' : 'll-mod-quiet'}`}
+          data-testid="ll-reason"
+        >
+          <TextBlock text={run.reason} code={run.reason.includes('\n')} lines={8} />
+        </div>
       )}
     </div>
   );

@@ -3,6 +3,7 @@
 import { EntropyChart, RewardChart } from './charts';
 import { GridView } from './gridView';
 import { Header } from './header';
+import { useView } from './view';
 
 export interface IRunPageProps {
   readonly active: boolean;
@@ -10,13 +11,16 @@ export interface IRunPageProps {
 }
 
 export function RunPage({ active, onOpen }: IRunPageProps): JSX.Element {
+  const { run } = useView().source.model;
   return (
     <div className="ll-page ll-run-page" hidden={!active}>
       <Header />
-      <div className="ll-charts">
-        <RewardChart />
-        <EntropyChart />
-      </div>
+      {run !== null && run.kind !== 'single' && (
+        <div className="ll-charts">
+          <RewardChart />
+          <EntropyChart />
+        </div>
+      )}
       <GridView active={active} onOpen={onOpen} />
     </div>
   );

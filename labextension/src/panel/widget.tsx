@@ -25,6 +25,12 @@ export class SourceView extends ReactWidget {
     super();
     this.addClass('ll-view');
     _options.themeChanged?.connect(this._onTheme, this);
+    document.addEventListener('visibilitychange', this._onVisibility);
+  }
+
+  dispose(): void {
+    document.removeEventListener('visibilitychange', this._onVisibility);
+    super.dispose();
   }
 
   render(): ReactElement {
@@ -38,7 +44,7 @@ export class SourceView extends ReactWidget {
 
   protected onAfterShow(msg: Message): void {
     super.onAfterShow(msg);
-    this._see(true);
+    this._onVisibility();
   }
 
   protected onAfterHide(msg: Message): void {
@@ -47,10 +53,12 @@ export class SourceView extends ReactWidget {
   }
 
   protected onAfterAttach(msg: Message): void {
-    this._visible = this.isVisible;
+    this._visible = this.isVisible && !document.hidden;
     super.onAfterAttach(msg);
-    this._see(this.isVisible);
   }
+
+  /** The browser's tab may be hidden as well. */
+  private _onVisibility = (): void => this._see(this.isVisible && !document.hidden);
 
   private _see(visible: boolean): void {
     if (visible !== this._visible) {
