@@ -14,7 +14,8 @@ import { RunModel } from './model';
 import { RequestChannel } from './request';
 import { Selection } from './selection';
 import { ActionName, EXTENSION_VERSION, ILinkRegistry, IRunSource, SourceStatus } from './tokens';
-import { decodeDetail, decodeFrame, IRolloutDetail, PUSH_COMM_ID, SCHEMA_VERSION, SchemaMismatch } from './wire';
+import { decodeDetail, decodeFrame } from './decode';
+import { IRolloutDetail, PUSH_COMM_ID, SCHEMA_VERSION, SchemaMismatch } from './wire';
 
 export class KernelLink implements IDisposable {
   /** @param kernel - a connection that the link owns and disposes of. */

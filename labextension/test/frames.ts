@@ -1,6 +1,7 @@
 /** Frames as the kernel sends them, for tests. */
 
-import { decodeFrame, IFrame } from '../src/wire';
+import { decodeFrame } from '../src/decode';
+import { IFrame } from '../src/wire';
 
 export interface IRow {
   row: number;

@@ -1,5 +1,5 @@
 import { RunModel } from '../src/model';
-import { decodeFrame } from '../src/wire';
+import { decodeFrame } from '../src/decode';
 import { encodeFrame, frame } from './frames';
 
 function clock(): { model: RunModel; advance: (ms: number) => void } {

@@ -9,7 +9,8 @@ import { RunModel } from '../src/model';
 import { ViewProvider } from '../src/panel/view';
 import { Selection } from '../src/selection';
 import type { ActionName, IRunSource, SourceStatus } from '../src/tokens';
-import { decodeDetail, IRolloutDetail } from '../src/wire';
+import { decodeDetail } from '../src/decode';
+import { IRolloutDetail } from '../src/wire';
 import { detailJson } from './frames';
 
 export class TestSource implements IRunSource {

@@ -1,4 +1,5 @@
-import { decodeDetail, decodeFrame, decodeSavedView, SchemaMismatch } from '../src/wire';
+import { decodeDetail, decodeFrame, decodeSavedView } from '../src/decode';
+import { SchemaMismatch } from '../src/wire';
 import { detailJson, encodeFrame } from './frames';
 
 describe('decodeFrame', () => {

@@ -13,7 +13,8 @@ import { useView } from '../panel/view';
 import { SourceView } from '../panel/widget';
 import { SavedSource } from '../source';
 import type { IRunSource } from '../tokens';
-import { decodeSavedView, ISavedView, MIME_TYPE } from '../wire';
+import { decodeSavedView } from '../decode';
+import { ISavedView, MIME_TYPE } from '../wire';
 
 /** The session an output belongs to; absent where a document is shown without one. */
 export interface IOutputSession {
@@ -38,7 +39,7 @@ function CompactRun({ onOpen }: { onOpen: (() => void) | null }): JSX.Element {
     <div className="ll-root ll-compact" data-testid="ll-output-run" data-status={source.status}>
       <Header controls={false} />
       {source.model.steps.length > 0 && <RewardChart height={120} />}
-      {onOpen && (
+      {onOpen && source.status === 'live' && (
         <button type="button" className="ll-link" onClick={onOpen}>
           {trans.__('Open the panel')}
         </button>

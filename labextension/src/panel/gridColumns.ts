@@ -65,7 +65,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     hint: 'The optimiser step that consumed it',
     width: 52,
     align: 'right',
-    priority: 5,
+    priority: 6,
     show: (rows, row) => optional(rows.numbers.step[row])
   },
   {

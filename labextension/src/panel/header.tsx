@@ -31,7 +31,13 @@ function PhaseLane(): JSX.Element {
   const current = model.active ? LANE_OF[phase.name] : undefined;
   const seconds = phase.since === null ? null : model.kernelNow - phase.since;
   return (
-    <ol className="ll-lane" data-testid="ll-phase" data-phase={phase.name} aria-label={trans.__('Phase')}>
+    <ol
+      className="ll-lane"
+      data-testid="ll-phase"
+      data-phase={phase.name}
+      aria-label={trans.__('Phase')}
+      hidden={!model.active}
+    >
       {LANE.map(name => {
         const here = name === current;
         return (
