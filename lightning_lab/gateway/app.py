@@ -11,13 +11,17 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lightning_lab.gateway.auth import Grants, check_host
+from lightning_lab.gateway.auth import Grant, Grants, check_host
+from lightning_lab.gateway.calltree import identity
 from lightning_lab.gateway.capture import Capture
 from lightning_lab.gateway.delivery import json_response
-from lightning_lab.gateway.errors import Fault
+from lightning_lab.gateway.errors import Fault, as_fault
+from lightning_lab.gateway.exchange import Asked
 from lightning_lab.gateway.protocols.chat import Chat
 from lightning_lab.gateway.protocols.completions import Completions
-from lightning_lab.gateway.protocols.models import model, model_list
+from lightning_lab.gateway.protocols.messages import Messages
+from lightning_lab.gateway.protocols.messages_stream import error_body as messages_error
+from lightning_lab.gateway.protocols.models import claude_model, claude_model_list, model, model_list
 from lightning_lab.gateway.protocols.responses import Responses
 from lightning_lab.gateway.protocols.wire import Wire, error_body
 
@@ -41,6 +45,8 @@ def create_app(service: Service) -> FastAPI:
         Route("/v1/chat/completions", CallRoute(service, Chat())),
         Route("/v1/responses", CallRoute(service, Responses())),
         Route("/v1/completions", CallRoute(service, Completions())),
+        Route("/v1/messages", CallRoute(service, Messages())),
+        Route("/v1/messages/count_tokens", CountRoute(service, Messages())),
         Route("/v1/models", ModelsRoute(service)),
         Route("/v1/models/{model:path}", ModelsRoute(service)),
     ]
@@ -70,7 +76,8 @@ class Front:
                 await self._routes(scope, receive, send)
         except Fault as fault:
             retry = (b"x-should-retry", b"true" if fault.retry else b"false")
-            await _respond(send, fault.status, error_body(fault), (retry, *fault.headers))
+            body = messages_error(fault) if _speaks_anthropic(scope) else error_body(fault)
+            await _respond(send, fault.status, body, (retry, *fault.headers))
 
 
 class CallRoute:
@@ -88,9 +95,36 @@ class CallRoute:
         try:
             raw = await read_body(scope, receive, self._service.body_limit)
             if raw is not None:
-                await self._service.capture.serve(self._wire, grant, raw, receive, send, arrived_at)
+                who = identity(scope["headers"])
+                asked = Asked(self._wire, grant, who, receive, send, arrived_at)
+                await self._service.capture.serve(asked, raw)
         finally:
             grants.release(grant)
+
+
+class CountRoute:
+    """How many tokens a request's prompt has, by the policy's own tokenizer."""
+
+    def __init__(self, service: Service, wire: Wire) -> None:
+        self._service = service
+        self._wire = wire
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _require(scope, "POST")
+        grants = self._service.grants
+        grant = grants.acquire(path_id=scope["path_params"].get("rollout"), headers=scope["headers"])
+        try:
+            raw = await read_body(scope, receive, self._service.body_limit)
+            if raw is not None:
+                await _respond(send, 200, {"input_tokens": await self._count(grant, raw)})
+        finally:
+            grants.release(grant)
+
+    async def _count(self, grant: Grant, raw: bytes) -> int:
+        try:
+            return await self._service.capture.count(self._wire, grant, raw)
+        except Exception as error:
+            raise as_fault(error) from error
 
 
 class ModelsRoute:
@@ -104,7 +138,8 @@ class ModelsRoute:
         grants, params = self._service.grants, scope["path_params"]
         grants.release(grants.acquire(path_id=params.get("rollout"), headers=scope["headers"]))
         name = params.get("model")
-        await _respond(send, 200, model(name) if name else model_list(self._service.capture.policy.name))
+        one, several = (claude_model, claude_model_list) if _speaks_anthropic(scope) else (model, model_list)
+        await _respond(send, 200, one(name) if name else several(self._service.capture.policy.name))
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
@@ -143,6 +178,12 @@ class _UnknownRoute:
 
 health = _Health()
 unknown_route = _UnknownRoute()
+
+
+def _speaks_anthropic(scope: Scope) -> bool:
+    """Whether the client reads Anthropic's shapes: it says so in a header, or calls a route that only they have."""
+    named = any(name == b"anthropic-version" for name, _ in scope["headers"])
+    return named or "/v1/messages" in scope["path"]
 
 
 def _require(scope: Scope, method: str) -> None:

@@ -8,24 +8,33 @@ before a JSON body. A fault after that is the protocol's error event, or a close
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 from starlette.types import Send
 
 from lightning_lab.gateway.errors import Fault
-from lightning_lab.gateway.protocols.wire import Stream, error_body
+from lightning_lab.gateway.protocols.wire import Stream
 
 _SOCKET_BUFFER = 2**15
 """A body up to this size is handed to the kernel at once."""
 
 
 class Delivery:
-    """Writes one answer. ``gone`` tells whether the client has disconnected."""
+    """Writes one answer. ``gone`` tells whether the client has disconnected, ``error`` the body of a refusal."""
 
-    def __init__(self, send: Send, gone: Callable[[], bool], *, early_s: float, beat_s: float) -> None:
+    def __init__(
+        self,
+        send: Send,
+        gone: Callable[[], bool],
+        *,
+        error: Callable[[Fault], Mapping[str, Any]],
+        early_s: float,
+        beat_s: float,
+    ) -> None:
         self._send = send
+        self._error = error
         self._gone = gone
         self._early_s = early_s
         self._beat_s = beat_s
@@ -77,7 +86,7 @@ class Delivery:
 
     async def _refuse(self, fault: Fault) -> None:
         retry = (b"x-should-retry", b"true" if fault.retry else b"false")
-        start, body = json_response(fault.status, error_body(fault), (retry, *fault.headers))
+        start, body = json_response(fault.status, self._error(fault), (retry, *fault.headers))
         await self._send(start)
         await self._send(body)
 

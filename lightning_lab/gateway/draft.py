@@ -7,6 +7,7 @@ import time
 import numpy as np
 from ulid import ULID
 
+from lightning_lab.gateway.calltree import Place
 from lightning_lab.policy.base import Chunk
 from lightning_lab.records import Floats, Ids, Sampling
 
@@ -14,10 +15,11 @@ from lightning_lab.records import Floats, Ids, Sampling
 class Draft:
     """What one generation has given so far."""
 
-    def __init__(self, prompt: Ids, parent_id: str | None, used: Sampling, ordinal: int) -> None:
+    def __init__(self, prompt: Ids, parent_id: str | None, place: Place, used: Sampling, ordinal: int) -> None:
         self.id = f"c-{ULID()}"
         self.prompt = prompt
         self.parent_id = parent_id
+        self.place = place
         self.used = used
         self.ordinal = ordinal
         self.held_s = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lightning_lab.gateway.errors import Fault, bad_request
@@ -29,8 +29,8 @@ class Prompt:
     """As the template wrote it, shape [n]."""
     ids: Ids
     """With sampled ids put back, shape [m]."""
-    parent: Entry | None
-    """The call that this one continues."""
+    turns: Sequence[Entry] = ()
+    """The calls that said its assistant messages, in order; the call continues the last of them."""
 
 
 async def prompt_of(policy: Policy, request: Request, size: int, ledger: Ledger, *, stitching: bool) -> Prompt:
@@ -40,18 +40,18 @@ async def prompt_of(policy: Policy, request: Request, size: int, ledger: Ledger,
     """
     if request.prompt is not None:
         ids = request.prompt if not isinstance(request.prompt, str) else _encode(policy, request.prompt)
-        return Prompt(ids, ids, None)
-    parent = ledger.find(request.messages)
+        return Prompt(ids, ids)
+    turns = ledger.turns(request.messages, request.signatures)
     if size <= _INLINE_BODY:
-        return _render(policy, request, parent, stitching)
-    return await asyncio.to_thread(_render, policy, request, parent, stitching)
+        return _render(policy, request, turns, stitching)
+    return await asyncio.to_thread(_render, policy, request, turns, stitching)
 
 
-def _render(policy: Policy, request: Request, parent: Entry | None, stitching: bool) -> Prompt:
+def _render(policy: Policy, request: Request, turns: Sequence[Entry], stitching: bool) -> Prompt:
     with policy_duty("render a conversation"):
         rendered = policy.render(request.messages, request.tools).ids
-        ids = stitch(rendered, parent, policy.decode) if parent and stitching else rendered
-        return Prompt(rendered, ids, parent)
+        ids = stitch(rendered, turns, policy.decode) if turns and stitching else rendered
+        return Prompt(rendered, ids, turns)
 
 
 def _encode(policy: Policy, text: str) -> Ids:

@@ -15,17 +15,18 @@ _INLINE_TOKENS = 4096
 """Replies up to this many tokens are parsed on the event loop; longer ones in a thread."""
 
 
-async def choice_of(policy: Policy, draft: Draft, head: Head, index: int) -> Choice:
-    """Parse what was sampled; its tool calls get minted ids."""
+async def choice_of(policy: Policy, draft: Draft, head: Head, index: int, *, tool_prefix: str) -> Choice:
+    """Parse what was sampled; its tool calls get minted ids that begin with ``tool_prefix``."""
     ids = draft.ids
     parsed = policy.parse(ids) if len(ids) <= _INLINE_TOKENS else await asyncio.to_thread(policy.parse, ids)
-    parsed = _without_stop(parsed, draft.used.stop)
-    message = _with_minted_ids(parsed, f"{head.suffix}_{index}" if head.request.n > 1 else head.suffix)
+    parsed, stopped_by = _without_stop(parsed, draft.used.stop)
+    message = _with_minted_ids(parsed, tool_prefix + (f"{head.suffix}_{index}" if head.request.n > 1 else head.suffix))
     raw = head.request.prompt is not None
     return Choice(
         message=message,
         text=(policy.decode(ids) if parsed.tool_calls else parsed.content) if raw else "",
         finish_reason=draft.finish_reason or "stop",
+        stopped_by=stopped_by,
         sampled_tokens=len(ids),
         tokens=_token_texts(policy, ids, draft.logprobs) if head.request.logprobs else (),
     )
@@ -61,25 +62,26 @@ def call_record(
         finished_at=draft.finished_at,
         delivered=False,
         minted_ids=_minted(wire, head, reply) if choice else (),
+        thread=draft.place.thread,
         parent_id=draft.parent_id,
-        kind="main" if choice else "undelivered",
+        kind=draft.place.kind if choice else "undelivered",
         error=error,
         request_extra=request.extra,
     )
 
 
-def _without_stop(message: Message, stops: tuple[str, ...]) -> Message:
-    """OpenAI's protocols do not show the text that ended a reply; its ids are sampled all the same."""
+def _without_stop(message: Message, stops: tuple[str, ...]) -> tuple[Message, str]:
+    """No protocol shows the text that ended a reply; its ids are sampled all the same. Returns that text too."""
     for stop in stops:
         if message.content.endswith(stop):
-            return replace(message, content=message.content.removesuffix(stop))
-    return message
+            return replace(message, content=message.content.removesuffix(stop)), stop
+    return message, ""
 
 
-def _with_minted_ids(message: Message, suffix: str) -> Message:
+def _with_minted_ids(message: Message, stem: str) -> Message:
     if not message.tool_calls:
         return message
-    calls = tuple({**call, "id": f"call_{suffix}_{place}"} for place, call in enumerate(message.tool_calls))
+    calls = tuple({**call, "id": f"{stem}_{place}"} for place, call in enumerate(message.tool_calls))
     return replace(message, tool_calls=calls)
 
 

@@ -3,15 +3,19 @@
 A template turns the whole conversation into text, and the tokenizer may cut a reply differently from how the model
 said it. Where the rendered segment decodes to exactly the text that was sampled, the sampled ids go back in. Text is
 never changed: where a harness edited the reply, or the template writes it otherwise, the rendered ids stay.
+
+Two ways to find a reply, the sure one first: the conversation goes on where an earlier call's prompt ended; else the
+reply stands somewhere in the text, behind the header that the template writes in front of every reply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lightning_lab.gateway.ledger import Entry
+from lightning_lab.gateway.ledger import Entry, Reading
+from lightning_lab.gateway.segments import Spelled
 from lightning_lab.records import Ids
 
 Decode = Callable[[Ids], str]
@@ -23,27 +27,60 @@ _BOUNDARY = 64
 """Ids at the end of the parent's prompt that may be cut otherwise when text follows them."""
 
 
-def stitch(rendered: Ids, parent: Entry, decode: Decode) -> Ids:
-    """``rendered`` with what ``parent`` read and said put back; shapes [n] → [m], and both decode alike.
+def stitch(rendered: Ids, turns: Sequence[Entry], decode: Decode) -> Ids:
+    """``rendered`` with what its assistant ``turns`` read and said put back; shapes [n] → [m], both decode alike.
 
-    >>> # parent read [1, 2] and said [7, 8]; rendered again, the same text became [1, 2, 9], then [3] follows
+    >>> # a turn read [1, 2] and said [7, 8]; rendered again, the same text became [1, 2, 9], then [3] follows
     >>> # → [1, 2, 7, 8, 3]
     """
-    common = _common_prefix(rendered, parent.rendered)
-    if len(parent.rendered) - common > _BOUNDARY:
-        return rendered  # the conversation before the reply was changed
-    said = np.concatenate([parent.rendered[common:], parent.sampled])
+    for at in range(len(turns) - 1, -1, -1):
+        reading = turns[at].reading
+        parts = _continued(rendered, reading, turns[at].sampled, decode) if reading is not None else None
+        if parts is not None:
+            head, tail = parts
+            return _joined(head, _put_back(tail, turns[at + 1 :], decode), rendered)
+    return _put_back(rendered, turns, decode)
+
+
+def _continued(rendered: Ids, reading: Reading, sampled: Ids, decode: Decode) -> tuple[Ids, Ids] | None:
+    """What an earlier call read and said, and the rendered ids after it; None when the conversation before differs.
+
+    Where only the reply reads otherwise now, the first part is what the call read.
+    """
+    common = _common_prefix(rendered, reading.rendered)
+    if len(reading.rendered) - common > _BOUNDARY:
+        return None
+    said = np.concatenate([reading.rendered[common:], sampled])
     tail = rendered[common:]
     if np.array_equal(tail[: len(said)], said):
-        if parent.prompt is parent.rendered:
-            return rendered
-        return np.concatenate([parent.prompt, parent.sampled, tail[len(said) :]])
+        return np.concatenate([reading.prompt, sampled]), tail[len(said) :]
     cut = _cut(tail, decode(said), len(said), decode)
     if cut is not None:
-        return np.concatenate([parent.prompt, parent.sampled, tail[cut:]])
-    if common == len(parent.rendered):  # the reply reads otherwise now, but all before it stays as it was read
-        return np.concatenate([parent.prompt, tail])
-    return rendered
+        return np.concatenate([reading.prompt, sampled]), tail[cut:]
+    return (reading.prompt, tail) if common == len(reading.rendered) else None
+
+
+def _put_back(ids: Ids, turns: Sequence[Entry], decode: Decode) -> Ids:
+    """``ids`` with the replies of ``turns`` put back, wherever they stand one after another; shapes [n] → [m]."""
+    if not turns or not len(ids):
+        return ids
+    spelled = Spelled(ids, decode)
+    parts: list[Ids] = []
+    done = 0
+    for turn in turns:
+        wanted = np.concatenate([turn.header, turn.sampled])
+        place = spelled.find(decode(wanted), done)
+        if place is not None:
+            start, stop = place
+            parts += [ids[done:start], wanted]
+            done = stop
+    return np.concatenate([*parts, ids[done:]]) if parts else ids
+
+
+def _joined(head: Ids, tail: Ids, rendered: Ids) -> Ids:
+    """Both parts; the rendered array itself where nothing changed, because equal arrays are kept once."""
+    whole = np.concatenate([head, tail])
+    return rendered if np.array_equal(whole, rendered) else whole
 
 
 def _cut(tail: Ids, text: str, guess: int, decode: Decode) -> int | None:

@@ -45,7 +45,9 @@ class Chat:
 
     name = "chat"
     answer_prefix = "chatcmpl-"
+    tool_prefix = "call_"
     signs_reasoning = False
+    parses_arguments = False
 
     def read(self, body: Mapping[str, Any]) -> Request:
         messages = fields.array(body.get("messages"), "messages")
@@ -91,6 +93,9 @@ class Chat:
 
     def stream(self, head: Head) -> ChatStream:
         return ChatStream(head)
+
+    def error(self, fault: Fault) -> dict[str, Any]:
+        return error_body(fault)
 
 
 class ChatStream:
@@ -166,19 +171,6 @@ def usage(head: Head, choices: Sequence[Choice]) -> dict[str, int]:
     }
 
 
-def function_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A function's definition in canonical form: only what a model reads, always in the same order."""
-    name = fields.text(tool, "name", where)
-    if not name:
-        raise bad_request(f"{where}name must not be empty.", param=f"{where}name")
-    function: dict[str, Any] = {"name": name}
-    if tool.get("description") is not None:
-        function["description"] = fields.text(tool, "description", where)
-    if tool.get("parameters") is not None:
-        function["parameters"] = fields.mapping(tool["parameters"], f"{where}parameters")
-    return {"type": "function", "function": function}
-
-
 def read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[Any]]:
     """The functions that a request offers, and the tools of other kinds."""
     tools: list[Mapping[str, Any]] = []
@@ -187,11 +179,11 @@ def read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], 
         where = f"tools[{at}]"
         if fields.text(fields.mapping(tool, where), "type", f"{where}.") in ("function", ""):
             function = fields.mapping(tool.get("function"), f"{where}.function")
-            tools.append(function_tool(function, f"{where}.function."))
+            tools.append(fields.function_tool(function, f"{where}.function."))
         else:
             left_out.append(tool)
     for at, function in enumerate(fields.array(body.get("functions") or [], "functions")):
-        tools.append(function_tool(fields.mapping(function, f"functions[{at}]"), f"functions[{at}]."))
+        tools.append(fields.function_tool(fields.mapping(function, f"functions[{at}]"), f"functions[{at}]."))
     return tuple(tools), left_out
 
 

@@ -21,7 +21,9 @@ class Completions:
 
     name = "completions"
     answer_prefix = "cmpl-"
+    tool_prefix = "call_"
     signs_reasoning = False
+    parses_arguments = False
 
     def read(self, body: Mapping[str, Any]) -> Request:
         prompt = _prompt(body.get("prompt"))
@@ -48,6 +50,9 @@ class Completions:
 
     def stream(self, head: Head) -> CompletionsStream:
         return CompletionsStream(head)
+
+    def error(self, fault: Fault) -> dict[str, Any]:
+        return error_body(fault)
 
 
 class CompletionsStream:

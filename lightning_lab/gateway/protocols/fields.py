@@ -59,14 +59,14 @@ def count(body: JsonObject, key: str, *, most: int | None = None) -> int | None:
     return value
 
 
-def stops(body: JsonObject) -> tuple[str, ...]:
-    """``stop``: a string, an array of strings, or nothing."""
-    value = body.get("stop")
+def stops(body: JsonObject, key: str = "stop") -> tuple[str, ...]:
+    """Stop texts: a string, an array of strings, or nothing."""
+    value = body.get(key)
     if value is None:
         return ()
-    found = [value] if isinstance(value, str) else array(value, "stop")
+    found = [value] if isinstance(value, str) else array(value, key)
     if any(not isinstance(one, str) for one in found):
-        raise bad_request("stop must be a string or an array of strings.", param="stop")
+        raise bad_request(f"{key} must be a string or an array of strings.", param=key)
     return tuple(one for one in found if one)
 
 
@@ -108,6 +108,19 @@ def arguments_text(value: Any, param: str) -> str:
     if isinstance(value, dict):
         return orjson.dumps(value).decode()
     raise _wrong(param, "a string", value)
+
+
+def function_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A function's definition in canonical form: only what a model reads, always in the same order."""
+    name = text(tool, "name", where)
+    if not name:
+        raise bad_request(f"{where}name must not be empty.", param=f"{where}name")
+    function: dict[str, Any] = {"name": name}
+    if tool.get("description") is not None:
+        function["description"] = text(tool, "description", where)
+    if tool.get("parameters") is not None:
+        function["parameters"] = mapping(tool["parameters"], f"{where}parameters")
+    return {"type": "function", "function": function}
 
 
 _PART_TEXT = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_lab.gateway.errors import bad_request
+from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.protocols import fields
-from lightning_lab.gateway.protocols.chat import function_tool
 from lightning_lab.gateway.protocols.responses_items import read_items
 from lightning_lab.gateway.protocols.responses_stream import ResponsesStream, envelope, output_items
-from lightning_lab.gateway.protocols.wire import Choice, Head, Request
+from lightning_lab.gateway.protocols.responses_tools import read_tools
+from lightning_lab.gateway.protocols.wire import Choice, Head, Request, error_body
 from lightning_lab.records import Message
 
 SAMPLING_FIELDS: dict[str, type] = {
@@ -30,7 +30,9 @@ class Responses:
 
     name = "responses"
     answer_prefix = "resp_"
+    tool_prefix = "call_"
     signs_reasoning = True
+    parses_arguments = False
 
     def read(self, body: Mapping[str, Any]) -> Request:
         for field in _STATEFUL:
@@ -41,11 +43,9 @@ class Responses:
                     param=field,
                     code="unsupported_parameter",
                 )
-        messages, input_left_out = _conversation(body)
-        tools, tools_left_out = _tools(body)
-        extra = fields.rest(body, _KNOWN)
-        if tools_left_out:
-            extra["tools_left_out"] = tools_left_out
+        tools, noted = read_tools(body)
+        messages, signatures, input_left_out = _conversation(body, noted.get("tools_flattened", []))
+        extra = fields.rest(body, _KNOWN) | noted
         if input_left_out:
             extra["input_left_out"] = input_left_out
         return Request(
@@ -59,6 +59,7 @@ class Responses:
             logprobs="message.output_text.logprobs" in fields.array(body.get("include") or [], "include"),
             body=body,
             extra=extra,
+            signatures=signatures,
         )
 
     def answer(self, head: Head, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -67,9 +68,14 @@ class Responses:
     def stream(self, head: Head) -> ResponsesStream:
         return ResponsesStream(head)
 
+    def error(self, fault: Fault) -> dict[str, Any]:
+        return error_body(fault)
 
-def _conversation(body: Mapping[str, Any]) -> tuple[tuple[Message, ...], list[Any]]:
-    """Instructions and input as messages, and the input items that cannot be said in messages."""
+
+def _conversation(
+    body: Mapping[str, Any], flattened: list[dict[str, str]]
+) -> tuple[tuple[Message, ...], dict[int, str], list[Any]]:
+    """Instructions and input as messages, their signatures, and the input items that no message can say."""
     messages: list[Message] = []
     instructions = body.get("instructions")
     if instructions is not None:
@@ -78,22 +84,10 @@ def _conversation(body: Mapping[str, Any]) -> tuple[tuple[Message, ...], list[An
             messages.append(Message(role="system", content=text))
     said = body.get("input")
     if isinstance(said, str):
-        return (*messages, Message(role="user", content=said)), []
-    items, left_out = read_items(fields.array(said, "input"))
+        return (*messages, Message(role="user", content=said)), {}, []
+    items, signatures, left_out = read_items(fields.array(said, "input"), flattened)
+    before = len(messages)
     messages += items
     if not messages:
         raise bad_request("input must not be empty.", param="input")
-    return tuple(messages), left_out
-
-
-def _tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[Any]]:
-    """The functions that a request offers, and the tools of kinds that only a hosted model has."""
-    tools: list[Mapping[str, Any]] = []
-    left_out: list[Any] = []
-    for at, value in enumerate(fields.array(body.get("tools") or [], "tools")):
-        tool = fields.mapping(value, f"tools[{at}]")
-        if fields.text(tool, "type", f"tools[{at}].") == "function":
-            tools.append(function_tool(tool, f"tools[{at}]."))
-        else:
-            left_out.append(tool)
-    return tuple(tools), left_out
+    return tuple(messages), {at + before: signature for at, signature in signatures.items()}, left_out

@@ -12,6 +12,7 @@ from typing import Any
 
 from lightning_lab.gateway.errors import bad_request
 from lightning_lab.gateway.protocols import fields
+from lightning_lab.gateway.protocols.responses_tools import shown
 from lightning_lab.records import Message
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -23,6 +24,8 @@ class _Conversation:
 
     messages: list[Message] = field(default_factory=list)
     turn: Message | None = None
+    signatures: dict[int, str] = field(default_factory=dict)
+    """Of reasoning items, by the index of their message."""
 
     def say(self, message: Message) -> None:
         """Something that is not the assistant's; it ends the open turn."""
@@ -34,9 +37,11 @@ class _Conversation:
             self.messages.append(self.turn)
             self.turn = None
 
-    def reason(self, text: str) -> None:
+    def reason(self, text: str, signature: str) -> None:
         self.close()
         self.turn = Message(role="assistant", reasoning=text)
+        if signature:
+            self.signatures[len(self.messages)] = signature
 
     def speak(self, text: str) -> None:
         if self.turn is None or self.turn.content or self.turn.tool_calls:
@@ -49,31 +54,36 @@ class _Conversation:
         self.turn = replace(turn, tool_calls=(*turn.tool_calls, tool_call))
 
 
-def read_items(items: list[Any]) -> tuple[list[Message], list[Any]]:
-    """Input items as messages, and the items of kinds that no message can say. Raises `Fault` 400."""
+def read_items(items: list[Any], flattened: list[dict[str, str]]) -> tuple[list[Message], dict[int, str], list[Any]]:
+    """Messages, the signatures of their reasoning by message index, and items that no message can say.
+
+    ``flattened``: what `responses_tools.read_tools` recorded. Raises `Fault` 400.
+    """
     conversation = _Conversation()
     left_out: list[Any] = []
     for at, value in enumerate(items):
         item, param = fields.mapping(value, f"input[{at}]"), f"input[{at}]"
-        if not _read_item(conversation, item, param):
+        if not _read_item(conversation, item, param, flattened):
             left_out.append(item)
     conversation.close()
-    return conversation.messages, left_out
+    return conversation.messages, conversation.signatures, left_out
 
 
-def _read_item(conversation: _Conversation, item: Mapping[str, Any], param: str) -> bool:
+def _read_item(
+    conversation: _Conversation, item: Mapping[str, Any], param: str, flattened: list[dict[str, str]]
+) -> bool:
     where = f"{param}."
     kind = fields.text(item, "type", where) or "message"
     if kind == "message":
         _read_message(conversation, item, where)
     elif kind == "reasoning":
-        conversation.reason(_reasoning(item, where))
+        conversation.reason(_reasoning(item, where), fields.text(item, "encrypted_content", where))
     elif kind in ("function_call", "custom_tool_call"):
         said = item.get("arguments" if kind == "function_call" else "input")
         conversation.call(
             {
                 "id": fields.text(item, "call_id", where),
-                "name": fields.text(item, "name", where),
+                "name": shown(item, flattened),
                 "arguments": fields.arguments_text(said, f"{where}arguments"),
             }
         )

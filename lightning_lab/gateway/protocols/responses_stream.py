@@ -10,6 +10,7 @@ import orjson
 
 from lightning_lab.gateway.errors import Fault
 from lightning_lab.gateway.protocols.chat import NO_LOGPROB
+from lightning_lab.gateway.protocols.responses_tools import called
 from lightning_lab.gateway.protocols.wire import Choice, Head, pieces
 
 _INCLUDE_ENCRYPTED = "reasoning.encrypted_content"
@@ -67,16 +68,15 @@ def output_items(head: Head, choice: Choice) -> list[dict[str, Any]]:
     if message.content or not message.tool_calls:
         items.append(_message_item(head, choice, status))
     for place, call in enumerate(message.tool_calls):
-        items.append(
-            {
-                "id": f"fc_{head.suffix}_{place}",
-                "type": "function_call",
-                "status": status,
-                "call_id": call["id"],
-                "name": call["name"],
-                "arguments": call["arguments"],
-            }
-        )
+        item = {
+            "id": f"fc_{head.suffix}_{place}",
+            "type": "function_call",
+            "status": status,
+            "call_id": call["id"],
+            **called(call["name"], head.request.extra.get("tools_flattened", [])),
+            "arguments": call["arguments"],
+        }
+        items.append(item)
     return items
 
 

@@ -35,6 +35,8 @@ class Request:
     """The whole request, for what an answer echoes."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields that the gateway does not interpret, and what it left out."""
+    signatures: Mapping[int, str] = field(default_factory=dict)
+    """Echoed `Head.reasoning_id`, by the index of the assistant message that it came with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class Choice:
     """The message as plain text, tool calls unparsed: what Completions answers."""
     finish_reason: str
     """``stop`` or ``length``."""
+    stopped_by: str = ""
+    """The stop text that ended the reply; it is not part of the message."""
     sampled_tokens: int
     tokens: Sequence[tuple[str, float]] = ()
     """Text and log-prob of every sampled token, where the request asked for them."""
@@ -103,8 +107,12 @@ class Wire(Protocol):
     """As in `Call.protocol`."""
     answer_prefix: str
     """Of minted answer ids, e.g. ``resp_``."""
+    tool_prefix: str
+    """Of minted tool-call ids, e.g. ``call_``."""
     signs_reasoning: bool
     """Whether reasoning goes out with an opaque id that clients echo (`Head.reasoning_id`)."""
+    parses_arguments: bool
+    """Whether tool arguments travel as JSON values, so that a client cannot echo the characters that were said."""
 
     def read(self, body: Mapping[str, Any]) -> Request:
         """Raises `Fault` 400."""
@@ -113,6 +121,10 @@ class Wire(Protocol):
     def answer(self, head: Head, choices: Sequence[Choice]) -> Mapping[str, Any]: ...
 
     def stream(self, head: Head) -> Stream: ...
+
+    def error(self, fault: Fault) -> Mapping[str, Any]:
+        """The body of an answer that says what went wrong."""
+        ...
 
 
 def error_body(fault: Fault) -> dict[str, Any]:

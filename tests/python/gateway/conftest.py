@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import gateway_lab
 import pytest
-from gateway_lab import Lab, Script, ScriptedPolicy, echo
+from gateway_lab import Lab, Script, echo
 
 from lightning_lab.gateway import Gateway
 from lightning_lab.store import Store
@@ -19,7 +20,7 @@ def make_lab(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
     opened: list[Lab] = []
 
     def make(script: Script = echo, *, policy: Mapping[str, Any] | None = None, **options: Any) -> Lab:
-        scripted = ScriptedPolicy(script, **(policy or {}))
+        scripted = gateway_lab.make_policy(script, **(policy or {}))
         store = Store(tmp_path / f"store{len(opened)}.sqlite")
         gateway = Gateway(scripted, store, **options)
         gateway.start()

@@ -156,6 +156,10 @@ class ScriptedPolicy:
         return "<end>".join(turn.encode("latin-1").decode("utf-8", "replace") for turn in turns)
 
 
+make_policy: Callable[..., ScriptedPolicy] = ScriptedPolicy
+"""What labs answer with; tests may put another in its place."""
+
+
 def said(message: Message) -> str:
     """A message as the scripted policy writes it."""
     thought = f"<think>{message.reasoning}</think>" if message.reasoning else ""

@@ -136,10 +136,25 @@ async def test_hosted_tools_and_unknown_items_are_left_out_and_recorded(lab):
         )  # fmt: skip
     Response.model_validate(answer.json())
     [call] = lab.calls()
-    assert [tool["function"]["name"] for tool in call.tools] == ["calc"]
-    assert call.request_extra["tools_left_out"] == [search, namespace]
+    assert [tool["function"]["name"] for tool in call.tools] == ["calc", "n__calc"]
+    assert call.request_extra["tools_left_out"] == [search]
+    assert call.request_extra["tools_flattened"] == [{"namespace": "n", "name": "calc", "shown": "n__calc"}]
     assert call.request_extra["input_left_out"] == [item]
     assert call.request_extra["mystery"] == 1
+
+
+async def test_a_namespaced_function_is_called_and_echoed_under_its_own_name(make_lab):
+    lab = make_lab(lambda prompt: "done" if "[tool]" in prompt else tool_call("n__calc", {}))
+    tools = [CALC, {"type": "namespace", "name": "n", "description": "d", "tools": [CALC]}]
+    async with lab.client() as client:
+        said = [{"role": "user", "content": "q"}]
+        answer = (await client.post("/responses", json={"model": "m", "input": said, "tools": tools})).json()
+        [function] = answer["output"]
+        assert (function["namespace"], function["name"]) == ("n", "calc")
+        said += [function, {"type": "function_call_output", "call_id": function["call_id"], "output": "42"}]
+        await client.post("/responses", json={"model": "m", "input": said, "tools": tools})
+    one, two = lab.calls()
+    assert two.messages[1] == one.reply
 
 
 @pytest.mark.parametrize("field", ["previous_response_id", "conversation"])

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import gateway_lab
 import numpy as np
 import pytest
 from gateway_lab import END, ScriptedPolicy, chat_body, tool_call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_lab.gateway.delivery import Delivery
 from lightning_lab.gateway.ledger import Entry, Ledger
+from lightning_lab.gateway.ledger import entry as make_entry
 from lightning_lab.gateway.stitch import stitch
 from lightning_lab.policy.base import Rendered
 from lightning_lab.records import Ids, Message
@@ -52,7 +56,7 @@ def letters(text: str) -> Ids:
 
 
 def entry(rendered: Ids, prompt: Ids, sampled: Ids) -> Entry:
-    return Entry("c", rendered, prompt, sampled)
+    return make_entry("c", rendered, prompt, sampled)
 
 
 text = st.text(ALPHABET, min_size=1, max_size=30)
@@ -65,10 +69,10 @@ def test_every_turn_is_put_back_and_no_text_changes(turns, rng):
     for asked, said in turns:
         conversation += f"U{asked}A"
         rendered = spell(conversation)
-        prompt = stitch(rendered, parent, read) if parent else rendered
+        prompt = stitch(rendered, [parent], read) if parent else rendered
         assert read(prompt) == conversation
         if parent is not None:
-            whole = np.concatenate([parent.prompt, parent.sampled])
+            whole = np.concatenate([parent.reading.prompt, parent.sampled])
             assert np.array_equal(prompt[: len(whole)], whole)
         sampled = np.concatenate([spell(said[: rng.randrange(len(said) + 1)]), letters(said)])[: len(said)]
         sampled = letters(said) if read(sampled) != said else sampled
@@ -80,30 +84,65 @@ def test_an_edited_reply_keeps_the_rendered_ids():
     prompt = spell("Uabab A")
     parent = entry(prompt, prompt, letters("abab"))
     edited = spell("Uabab Aabaa Ub")
-    assert np.array_equal(stitch(edited, parent, read), edited)
+    assert np.array_equal(stitch(edited, [parent], read), edited)
 
 
 def test_an_edited_reply_leaves_earlier_turns_stitched():
     rendered = spell("Uaa bbU")
     stitched = np.concatenate([letters("Uaa bb"), spell("U")])
     again = np.concatenate([rendered, spell("bbbb")])
-    out = stitch(again, entry(rendered, stitched, letters("aaaa")), read)
+    out = stitch(again, [entry(rendered, stitched, letters("aaaa"))], read)
     assert np.array_equal(out, np.concatenate([stitched, spell("bbbb")]))
 
 
-def test_a_changed_beginning_is_never_stitched():
-    parent = entry(spell("S" + "ab" * 200 + "A"), spell("S" + "ab" * 200 + "A"), letters("ab"))
+def test_of_a_changed_beginning_only_the_reply_is_put_back():
+    before = spell("S" + "ab" * 200 + "A")
+    drifted = np.concatenate([letters("S" + "ab" * 200), spell("A")])
     changed = spell("T" + "ab" * 200 + "A" + "ab" + "U")
-    assert np.array_equal(stitch(changed, parent, read), changed)
+    out = stitch(changed, [entry(before, drifted, letters("ab"))], read)
+    assert out.tolist() == [*spell("T" + "ab" * 200 + "A"), *letters("ab"), *spell("U")]
 
 
 def test_a_cut_inside_a_rendered_id_is_no_cut():
     prompt = spell("UA")
     parent = entry(prompt, prompt, letters("aba"))
     rendered = spell("UAabab")  # the template goes on inside the last pair
-    out = stitch(rendered, parent, read)
+    out = stitch(rendered, [parent], read)
     assert read(out) == "UAabab"
     assert np.array_equal(out, rendered)
+
+
+def test_replies_are_found_where_the_beginning_changed():
+    """A system text that changes with every call leaves the model's own ids in place."""
+    first = spell("SabUaba?A")
+    one = entry(first, first, letters("bb ab"))
+    second = spell("SabUaba?Abb abUaba!A")
+    two = entry(second, stitch(second, [one], read), letters("a{}b"))
+    rendered = spell("SbaUaba?Abb abUaba!Aa{}bU?A")
+    out = stitch(rendered, [one, two], read)
+    assert read(out) == read(rendered)
+    expected = [*spell("SbaUaba?A"), *letters("bb ab"), *spell("Uaba!A"), *letters("a{}b"), *spell("U?A")]
+    assert out.tolist() == expected
+
+
+def test_replies_are_found_when_their_prompts_are_forgotten():
+    first = spell("SabUaba?A")
+    one = replace(entry(first, first, letters("bb ab")), reading=None)
+    rendered = spell("SabUaba?Abb abUaba!A")
+    assert stitch(rendered, [one], read).tolist() == [*first, *letters("bb ab"), *spell("Uaba!A")]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(text, text), min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_wherever_replies_stand_no_text_changes(turns, rng):
+    conversation, known = "S", []
+    for asked, said in turns:
+        prompt = spell(conversation + f"U{asked}A")
+        known.append(replace(entry(prompt, prompt, letters(said)), reading=None))
+        conversation += f"U{asked}A{said if rng.random() < 0.8 else said + 'x'}"
+    rendered = spell(conversation)
+    out = stitch(rendered, known, read)
+    assert read(out) == conversation
 
 
 # -- the ledger --------------------------------------------------------------------------------------------------------
@@ -124,16 +163,42 @@ def ids(*values: int) -> Ids:
 def test_an_echo_is_found_by_its_minted_id_or_by_its_words():
     ledger = Ledger()
     ask = message("user", "q")
-    assert ledger.find([ask]) is None
-    by_id = Entry("c-1", ids(1), ids(1), ids(2))
-    by_words = Entry("c-2", ids(1), ids(1), ids(3))
+    assert ledger.turns([ask]) == []
+    by_id = make_entry("c-1", ids(1), ids(1), ids(2))
+    by_words = make_entry("c-2", ids(1), ids(1), ids(3))
     ledger.add(by_id, [ask], call_said("call_1"), ["call_1"])
     ledger.add(by_words, [ask], message("assistant", "words", reasoning="dropped later"), [])
     echoed = message("assistant", "other", tool_calls=({"id": "call_1", "name": "f", "arguments": "{ }"},))
-    assert ledger.find([ask, echoed, message("tool", "r", tool_call_id="call_1")]) is by_id
-    assert ledger.find([ask, message("assistant", "words"), message("user", "go on")]) is by_words
-    assert ledger.find([ask, message("assistant", "Words"), message("user", "go on")]) is None
-    assert ledger.find([message("user", "Q"), message("assistant", "words")]) is None
+    assert ledger.turns([ask, echoed, message("tool", "r", tool_call_id="call_1")]) == [by_id]
+    assert ledger.turns([ask, message("assistant", "words"), message("user", "go on")]) == [by_words]
+    assert ledger.turns([ask, message("assistant", "Words"), message("user", "go on")]) == []
+    assert ledger.turns([message("user", "Q"), message("assistant", "words")]) == []
+
+
+def test_a_signature_finds_the_call_whatever_became_of_its_words():
+    ledger = Ledger()
+    call = make_entry("c-1", ids(1), ids(1), ids(2))
+    ledger.add(call, [message("user", "q")], message("assistant", "a", reasoning="why"), ["ll_reasoning_1"])
+    edited = [message("user", "Q"), message("assistant", "A"), message("user", "go on")]
+    assert ledger.turns(edited) == []
+    assert ledger.turns(edited, {1: "ll_reasoning_1"}) == [call]
+    assert ledger.take_proofs(edited, {1: "ll_reasoning_1"}) == ["c-1"]
+    assert ledger.take_proofs(edited, {1: "ll_reasoning_1"}) == []
+
+
+def test_arguments_of_equal_value_are_read_as_they_were_said():
+    ledger = Ledger()
+    said = '{"b":  1 , "a": "\\u2014"}'
+    reply = message("assistant", "", tool_calls=({"id": "t-1", "name": "f", "arguments": said},))
+    ledger.add(make_entry("c-1", ids(1), ids(1), ids(2)), [message("user", "q")], reply, ["t-1"])
+
+    def echoed(arguments: str) -> str:
+        call = {"id": "t-1", "name": "f", "arguments": arguments}
+        [back] = ledger.as_said([message("assistant", "", tool_calls=(call,))])
+        return back.tool_calls[0]["arguments"]
+
+    assert echoed('{"a":"—","b":1}') == said
+    assert echoed('{"a":"—","b":2}') == '{"a":"—","b":2}'
 
 
 def test_the_latest_known_reply_is_the_parent():
@@ -141,22 +206,22 @@ def test_the_latest_known_reply_is_the_parent():
     history = [message("user", "q")]
     for turn in range(3):
         reply = call_said(f"call_{turn}")
-        ledger.add(Entry(f"c-{turn}", ids(1), ids(1), ids(2)), history, reply, [f"call_{turn}"])
+        ledger.add(make_entry(f"c-{turn}", ids(1), ids(1), ids(2)), history, reply, [f"call_{turn}"])
         history = [*history, reply, message("tool", "r", tool_call_id=f"call_{turn}")]
-    found = ledger.find(history)
-    assert found is not None
-    assert found.call_id == "c-2"
+    assert [turn.call_id for turn in ledger.turns(history)] == ["c-0", "c-1", "c-2"]
 
 
-def test_the_ledger_forgets_what_was_used_longest_ago():
+def test_the_ledger_forgets_prompts_first_and_replies_last(monkeypatch):
+    monkeypatch.setattr("lightning_lab.gateway.ledger._MOST_ENTRIES", 50)
     ledger = Ledger()
     for number in range(100):
         array = np.zeros(100_000, np.int32)
-        call = Entry(f"c-{number}", array, array, array[:1])
+        call = make_entry(f"c-{number}", array, array, array[:1])
         ledger.add(call, [message("user", str(number))], message("assistant", "a"), [f"m-{number}"])
-    known = [n for n in range(100) if ledger.find([message("user", str(n)), message("assistant", "a")])]
-    assert known == list(range(95, 100))
-    assert len(ledger._by_minted) == len(ledger._by_conversation) == len(ledger._keys) == 5
+    known = {n: ledger.turns([message("user", str(n)), message("assistant", "a")]) for n in range(100)}
+    assert [n for n, turns in known.items() if turns] == list(range(50, 100))
+    assert [n for n, turns in known.items() if turns and turns[0].reading] == list(range(95, 100))
+    assert len(ledger._by_minted) == len(ledger._by_conversation) == len(ledger._keys) == 50
 
 
 # -- through the gateway -----------------------------------------------------------------------------------------------
@@ -177,7 +242,7 @@ class Drifting(ScriptedPolicy):
 @pytest.mark.parametrize("stitching", [True, False])
 @pytest.mark.parametrize("protocol", ["chat", "responses"])
 async def test_a_conversation_is_one_chain_of_ids(make_lab, monkeypatch, stitching, protocol):
-    monkeypatch.setattr("conftest.ScriptedPolicy", Drifting)
+    monkeypatch.setattr(gateway_lab, "make_policy", Drifting)
     said = itertools.cycle([tool_call("b", {"a": "ab ab"}), "ab ab"])
     lab = make_lab(lambda _: next(said), stitching=stitching)
     async with lab.client() as client:
@@ -209,7 +274,13 @@ async def test_a_conversation_is_one_chain_of_ids(make_lab, monkeypatch, stitchi
 async def test_an_echoed_id_proves_delivery(make_lab, monkeypatch):
     replies = iter([tool_call("f", {}), "done"])
     lab = make_lab(lambda _: next(replies))
-    monkeypatch.setattr("lightning_lab.gateway.capture.Exchange._delivered", lambda *_: None)
+    finish = Delivery.finish
+
+    async def unseen(self: Delivery, reply: Any) -> bool:
+        await finish(self, reply)
+        return False
+
+    monkeypatch.setattr(Delivery, "finish", unseen)
     reply = (await lab.chat()).json()["choices"][0]["message"]
     assert not lab.calls()[0].delivered
     call_id = reply["tool_calls"][0]["id"]

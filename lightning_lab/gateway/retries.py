@@ -1,0 +1,70 @@
+"""Clients that lost an answer send the same request again: one call, not two.
+
+An answer that was complete but not delivered is sent again as it is, without sampling; so is one whose delivery looked
+well, when the client itself says that it retries. A call that broke off is superseded by its retry. Two equal requests
+of which none was lost are two calls.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from lightning_lab.gateway.protocols.wire import Choice, Head, Request
+
+_MOST = 32
+"""Answers, and broken calls, that are remembered for one rollout."""
+_TRANSPORT = frozenset({"stream", "stream_options"})
+_FORGOTTEN = Request(model="", messages=())
+
+
+@dataclass(slots=True)
+class Answered:
+    """A complete answer that may have to be sent again."""
+
+    head: Head
+    choices: Sequence[Choice]
+    call_ids: Sequence[str]
+    delivered: bool = False
+
+
+def digest(protocol: str, body: Mapping[str, Any]) -> int:
+    """Equal for equal requests, however they want to be answered. Python's hash is keyed and 64 bits wide."""
+    asked = {key: value for key, value in body.items() if key not in _TRANSPORT}
+    return hash((protocol, orjson.dumps(asked)))
+
+
+class Retries:
+    """The requests of one rollout attempt that may come again. Only on the event loop."""
+
+    def __init__(self) -> None:
+        self._answered: OrderedDict[int, Answered] = OrderedDict()
+        self._broken: OrderedDict[int, None] = OrderedDict()
+
+    def answered(self, request: int, head: Head, choices: Sequence[Choice], call_ids: Sequence[str]) -> Answered:
+        """The request has its answer; what becomes of it is told by `Answered.delivered`."""
+        answer = Answered(replace(head, request=_FORGOTTEN), choices, call_ids)
+        self._answered[request] = answer
+        self._answered.move_to_end(request)
+        if len(self._answered) > _MOST:
+            self._answered.popitem(last=False)
+        return answer
+
+    def broke(self, request: int) -> None:
+        """The request ended without an answer."""
+        self._broken[request] = None
+        if len(self._broken) > _MOST:
+            self._broken.popitem(last=False)
+
+    def replay(self, request: int, *, retry: bool) -> Answered | None:
+        """The answer to send again, if the request is a retry of a lost one."""
+        answer = self._answered.get(request)
+        return answer if answer is not None and (retry or not answer.delivered) else None
+
+    def supersedes(self, request: int) -> bool:
+        """Whether the request takes the place of one that broke off: told once."""
+        return self._broken.pop(request, self) is None
