@@ -2,7 +2,9 @@
 
 Every estimator takes ``rewards`` (float [n]), ``group`` (int [n], any labels) and ``valid`` (bool [n]) and returns
 float64 [n]. A reward counts when it is valid and finite; the others get 0 and change no statistic. A group whose
-counting rewards span at most 1e-6·max(1, |r|max) is *flat*: its advantages are exactly 0. A group of one is flat.
+counting rewards span at most 1e-6·max(1, |r|max) is *flat*: its advantages are exactly 0. A group of one is flat;
+`compute_advantages` can give it another value by name. Estimators that compare with the whole batch instead of the
+group (`GROUPLESS`) treat the batch as one group.
 
 Worked example: rewards ``[1, 0, 0, nan]`` of one group, all called valid: the mean is 1/3 over three rollouts, and
 ``dr_grpo`` gives ``[2/3, -1/3, -1/3, 0]``.
@@ -23,6 +25,11 @@ Estimator = Callable[[FloatArray, IntArray, BoolArray], FloatArray]
 
 FLAT_TOLERANCE = 1e-6
 EPSILON = 1e-6
+WHITENING_EPSILON = 1e-8
+
+
+class EstimatorError(ValueError):
+    """An estimator cannot give advantages for these rewards; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +111,53 @@ def reinforce_baseline(rewards: FloatArray, group: IntArray, valid: BoolArray) -
     return group_statistics(rewards, group, valid).centered
 
 
+def reinforce_pp(rewards: FloatArray, group: IntArray, valid: BoolArray) -> FloatArray:
+    """A_i = (r_i − batch mean) / sqrt(batch variance + 1e-8), variance with n − 1: global whitening, no group baseline.
+
+    Statistics are over rollouts, so that neither their lengths nor their samples move them. A flat batch gives 0.
+    Source: Hu et al. 2025, REINFORCE++ (arXiv 2501.03262), §3; verl's ``masked_whiten`` for the 1e-8.
+    """
+    return _whitened(group_statistics(rewards, np.zeros(np.shape(group), np.int64), valid))
+
+
+def reinforce_pp_baseline(rewards: FloatArray, group: IntArray, valid: BoolArray) -> FloatArray:
+    """A_i = (r_i − group mean), whitened over the batch: the variant with the group's mean as baseline.
+
+    Source: Hu et al. 2025, REINFORCE++ (arXiv 2501.03262), §3, REINFORCE++-baseline.
+    """
+    by_group = group_statistics(rewards, group, valid)
+    whitened = _whitened(group_statistics(by_group.centered, np.zeros(np.shape(group), np.int64), by_group.counts))
+    return np.where(by_group.flat, 0.0, whitened)
+
+
+def maxrl(rewards: FloatArray, group: IntArray, valid: BoolArray) -> FloatArray:
+    """A_i = (r_i − mean) / (mean + 1e-6): the gradient of log pass rate, which favours hard questions.
+
+    Raises `EstimatorError` for a negative reward: the mean must be a success rate.
+    Source: Tajwar et al. 2026, Maximum Likelihood Reinforcement Learning (arXiv 2602.02710).
+    """
+    stats = group_statistics(rewards, group, valid)
+    known = np.where(stats.counts, rewards, 0.0)
+    if (known < 0).any():
+        raise EstimatorError(
+            f"maxrl got the reward {known.min():g}; it divides by the group's mean, which must be a success rate. "
+            "Give rewards from 0 to 1, or use another estimator, e.g. 'grpo'."
+        )
+    mean = np.where(stats.counts, known - stats.centered, 0.0)
+    return np.where(stats.centered == 0.0, 0.0, stats.centered / (mean + EPSILON))
+
+
+def _whitened(stats: GroupStatistics) -> FloatArray:
+    return stats.centered / np.sqrt(stats.std**2 + WHITENING_EPSILON)
+
+
 ESTIMATORS: dict[str, Estimator] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
     "rloo": rloo,
     "reinforce_baseline": reinforce_baseline,
+    "reinforce_pp": reinforce_pp,
+    "reinforce_pp_baseline": reinforce_pp_baseline,
+    "maxrl": maxrl,
 }
-"""Estimators by name; register your own function here."""
+"""Estimators by name; `register_estimator` adds your own."""

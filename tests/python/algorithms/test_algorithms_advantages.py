@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_lab.algorithms import ESTIMATORS, group_statistics
-from lightning_lab.algorithms.advantages import dr_grpo, grpo, rloo
+from lightning_lab.algorithms import (
+    ESTIMATORS,
+    EstimatorError,
+    compute_advantages,
+    group_statistics,
+    register_estimator,
+)
+from lightning_lab.algorithms.advantages import dr_grpo, grpo, maxrl, reinforce_pp, rloo
+from lightning_lab.algorithms.estimation import GROUPLESS
+
+BY_GROUP = sorted(set(ESTIMATORS) - {"reinforce_pp", "reinforce_pp_baseline", "maxrl"})
 
 NAN = float("nan")
 rewards_of_groups = st.lists(
@@ -46,7 +55,7 @@ def _by_hand(name: str, group: list[float]) -> list[float]:
     return [formula(reward) if math.isfinite(reward) else 0.0 for reward in group]
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize("name", BY_GROUP)
 @given(groups=rewards_of_groups)
 @settings(max_examples=150, deadline=None)
 def test_every_estimator_equals_its_formula_group_by_group(name: str, groups: list[list[float]]) -> None:
@@ -59,6 +68,7 @@ def test_every_estimator_equals_its_formula_group_by_group(name: str, groups: li
 @settings(max_examples=60, deadline=None)
 def test_neither_labels_nor_order_matter(name: str, groups: list[list[float]], seed: int) -> None:
     rewards, labels, valid = _arrays(groups)
+    rewards = np.abs(rewards) if name == "maxrl" else rewards
     order = np.random.default_rng(seed).permutation(len(rewards))
     plain = ESTIMATORS[name](rewards, labels, valid)
     moved = ESTIMATORS[name](rewards[order], labels[order] * -7 + 1000, valid)
@@ -70,7 +80,8 @@ def test_neither_labels_nor_order_matter(name: str, groups: list[list[float]], s
 def test_a_range_below_the_tolerance_is_exactly_zero(value: float, n: int, noise: list[float]) -> None:
     group = [value + 4e-7 * max(1.0, abs(value)) * noise[i] for i in range(n)]
     for name in ESTIMATORS:
-        assert _advantages(name, group) == [0.0] * n
+        positive = [abs(reward) for reward in group]
+        assert _advantages(name, positive if name == "maxrl" else group) == [0.0] * n
 
 
 def test_rl_4161_float_residue_is_no_signal() -> None:
@@ -115,3 +126,79 @@ def test_nothing_in_nothing_out_and_shapes_are_checked() -> None:
     assert all(e(empty, empty.astype(int), empty.astype(bool)).shape == (0,) for e in ESTIMATORS.values())
     with pytest.raises(ValueError, match="equally long"):
         grpo(np.zeros(3), np.zeros(2, int), np.ones(3, bool))
+
+
+def test_global_whitening_by_hand() -> None:
+    groups = [[1.0, 0.0, NAN], [1.0], [4.0, 0.0]]
+    known = np.array([1.0, 0.0, 1.0, 4.0, 0.0])
+    expected = (known - known.mean()) / np.sqrt(known.var(ddof=1) + 1e-8)
+    np.testing.assert_allclose(_advantages("reinforce_pp", *groups), [*expected[:2], 0, *expected[2:]])
+    centered = np.array([0.5, -0.5, 0.0, 2.0, -2.0])
+    expected = centered / np.sqrt(centered.var(ddof=1) + 1e-8)
+    expected[2] = 0.0
+    np.testing.assert_allclose(_advantages("reinforce_pp_baseline", *groups), [*expected[:2], 0, *expected[2:]])
+
+
+def test_whitening_counts_rollouts_whatever_their_length() -> None:
+    rewards, labels, valid = _arrays([[1.0, 0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(reinforce_pp(rewards, labels, valid)[0], 0.75 / np.sqrt(0.25 + 1e-8))
+
+
+def test_maxrl_favours_hard_questions() -> None:
+    hard, easy = _advantages("maxrl", [1.0, 0, 0, 0], [1.0, 1, 1, 0])[::4]
+    assert hard == pytest.approx(3.0, rel=1e-5) and easy == pytest.approx(1 / 3, rel=1e-5)
+    assert _advantages("maxrl", [0.0, 0, 0], [1.0, 1]) == [0.0] * 5
+    with pytest.raises(EstimatorError, match=r"maxrl got the reward -1.*success rate"):
+        maxrl(*_arrays([[1.0, -1.0]]))
+
+
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - GROUPLESS))
+def test_verl_7793_a_group_of_one_follows_the_named_rule_in_every_estimator(name: str) -> None:
+    given_rewards = _arrays([[1.0, 0.0], [0.25], [NAN, 0.5]])
+    values = {
+        rule: compute_advantages(name, *given_rewards, singleton=rule) for rule in ("zero", "reward", "batch_mean")
+    }
+    assert values["zero"][[2, 4]].tolist() == [0.0, 0.0]
+    assert values["reward"][[2, 4]].tolist() == [0.25, 0.5]
+    np.testing.assert_allclose(values["batch_mean"][[2, 4]], [0.25 - 0.4375, 0.5 - 0.4375])
+    for rule in values:
+        assert values[rule][3] == 0.0 and values[rule][0] == values["zero"][0]
+
+
+def test_rewards_that_are_no_numbers_change_nothing_and_get_zero() -> None:
+    for name in ESTIMATORS:
+        plain = compute_advantages(name, *_arrays([[1.0, 0.0, 0.5]]))
+        holed = compute_advantages(name, *_arrays([[1.0, NAN, 0.0, math.inf, 0.5, -math.inf]]))
+        np.testing.assert_allclose(holed[[0, 2, 4]], plain)
+        assert holed[[1, 3, 5]].tolist() == [0.0] * 3
+
+
+def test_an_estimator_of_ones_own_is_a_plain_function() -> None:
+    def signs(rewards: np.ndarray, group: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        return np.sign(group_statistics(rewards, group, valid).centered)
+
+    try:
+        register_estimator("signs", signs)
+        assert compute_advantages("signs", *_arrays([[3.0, 1.0], [7.0]])).tolist() == [1.0, -1.0, 0.0]
+        register_estimator("signs", lambda rewards, group, valid: rewards - 5.0, uses_groups=False)
+        assert compute_advantages("signs", *_arrays([[3.0, 1.0], [7.0]])).tolist() == [-2.0, -4.0, 2.0]
+        register_estimator("signs", lambda rewards, group, valid: rewards / 0)
+        with np.errstate(all="ignore"), pytest.raises(EstimatorError, match=r"'signs' gave .* not finite"):
+            compute_advantages("signs", *_arrays([[1.0, 2.0]]))
+        register_estimator("signs", lambda rewards, group, valid: rewards[:1])
+        with pytest.raises(EstimatorError, match="each of the 2 rollouts"):
+            compute_advantages("signs", *_arrays([[1.0, 2.0]]))
+    finally:
+        ESTIMATORS.pop("signs")
+
+
+def test_unknown_names_say_what_there_is() -> None:
+    given_rewards = _arrays([[1.0, 0.0]])
+    with pytest.raises(EstimatorError, match=r"Use one of: .*grpo"):
+        compute_advantages("gae", *given_rewards)
+    with pytest.raises(EstimatorError, match="zero, reward, batch_mean"):
+        compute_advantages("grpo", *given_rewards, singleton="one")
+    with pytest.raises(EstimatorError, match="built-in"):
+        register_estimator("grpo", dr_grpo)
+    with pytest.raises(EstimatorError, match="variable's"):
+        register_estimator("a b", dr_grpo)
