@@ -8,16 +8,23 @@ two samples and a break at index 2.
 
 from lightning_lab.samples.delivery import delivered_calls
 from lightning_lab.samples.diagnosis import Decode, diagnose
-from lightning_lab.samples.forest import SampleSet, build_samples
+from lightning_lab.samples.explanation import BreakCount, count_breaks, explain
+from lightning_lab.samples.forest import CALL_KINDS, SampleSet, build_samples
+from lightning_lab.samples.parents import MERGES
 from lightning_lab.samples.rows import MaskReason, cut, trained_tokens
 
 __all__ = [
+    "CALL_KINDS",
+    "MERGES",
+    "BreakCount",
     "Decode",
     "MaskReason",
     "SampleSet",
     "build_samples",
+    "count_breaks",
     "cut",
     "delivered_calls",
     "diagnose",
+    "explain",
     "trained_tokens",
 ]

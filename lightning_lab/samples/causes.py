@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,13 @@ class Evidence:
     previous: Call
     call: Call
     earlier: Sequence[Call]
-    """All calls that completed before the call arrived."""
+    """Calls that completed last before the call arrived."""
     in_reply: bool
     """The ids differ within the previous reply, not within its prompt."""
     missing_ids: bool
     """Ids of either call are missing, so nothing can be said about where they differ."""
-    same_text: bool
-    """From the break on, the call's prompt decodes to the same text as the open sample."""
+    same_text: Callable[[], bool]
+    """Whether, from the break on, the prompt decodes to the open sample's text; asked only where it matters."""
 
 
 def cause_of(evidence: Evidence) -> BreakCause:
@@ -44,7 +44,7 @@ def cause_of(evidence: Evidence) -> BreakCause:
     if not evidence.in_reply and _system(previous) != _system(call):
         return BreakCause.SYSTEM_CHANGED
     if common == len(history):
-        return BreakCause.RETOKENIZED if evidence.same_text else BreakCause.TEMPLATE
+        return BreakCause.RETOKENIZED if evidence.same_text() else BreakCause.TEMPLATE
     if common == len(turns):
         return BreakCause.EDITED
     cause = _message_cause(history[common], turns[common])
@@ -53,16 +53,17 @@ def cause_of(evidence: Evidence) -> BreakCause:
     return cause
 
 
-def common_messages(previous: Call, call: Call) -> int:
-    """How many messages, system ones aside, the call shares with the previous call and its reply, from the start."""
-    return _common([*_turns(previous.messages), previous.reply], _turns(call.messages))
+def message_key(message: Message) -> Hashable:
+    """Equal for messages with equal words. Ids of tool calls are names, not words: clients may rename them."""
+    return (message.role, message.content, message.reasoning, tuple(_tool_calls(message)))
 
 
 def _unrelated(evidence: Evidence, history: Sequence[Message], turns: Sequence[Message]) -> BreakCause:
     """The first turn differs: another conversation, or the same one made shorter."""
     if not turns:
         return BreakCause.UNKNOWN
-    window = any(_same(turn, said) for turn in turns for said in history)
+    said = {message_key(message) for message in history}
+    window = any(message_key(turn) in said for turn in turns)
     if window or evidence.previous.kind == "compaction" or _summarises(evidence):
         return BreakCause.COMPACTED
     if _message_cause(history[0], turns[0]) is not BreakCause.EDITED:
@@ -91,20 +92,10 @@ def _message_cause(said: Message, shown: Message) -> BreakCause:
 def _common(history: Sequence[Message], turns: Sequence[Message]) -> int:
     common = 0
     for said, shown in zip(history, turns, strict=False):
-        if not _same(said, shown):
+        if message_key(said) != message_key(shown):
             break
         common += 1
     return common
-
-
-def _same(said: Message, shown: Message) -> bool:
-    """Equal words. Ids of tool calls are names, not words: clients may rename them."""
-    return (
-        said.role == shown.role
-        and said.content == shown.content
-        and said.reasoning == shown.reasoning
-        and _tool_calls(said) == _tool_calls(shown)
-    )
 
 
 def _turns(messages: Sequence[Message]) -> list[Message]:

@@ -7,27 +7,41 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lightning_lab.records import Break, Call, Ids
-from lightning_lab.samples.causes import Evidence, cause_of, common_messages
-from lightning_lab.samples.delivery import echoed_ids
+from lightning_lab.samples.causes import Evidence, cause_of
+from lightning_lab.samples.history import History
 from lightning_lab.samples.parents import Forest
 
 Decode = Callable[[Ids], str]
 WINDOW = 12
 """Tokens shown on each side of a break."""
+RECENT = 64
+"""Completed calls in which a summary is looked for: it is used soon after it was written."""
 
 
 def diagnose(forest: Forest, decode: Decode | None) -> list[Break]:
-    """One break for every call that should have continued an earlier one but does not start with its ids."""
+    """One break for every call that should have continued an earlier one but does not start with its ids.
+
+    A root breaks with whatever came before it, unless it repeats an earlier prompt (then it is another sample of that
+    prompt). A call that has a parent breaks only with a deeper call whose reply its messages hold: anything else is a
+    branch, which the forest represents as such. Calls, messages and ids are each looked at a bounded number of times.
+    """
+    if _cannot_break(forest):
+        return []
+    history = History(forest)
     breaks = []
     for index, node in enumerate(forest.nodes):
-        earlier = [
-            i for i, other in enumerate(forest.nodes) if i != index and other.call.finished_at <= node.call.arrived_at
-        ]
-        previous = _previous(forest, index, earlier)
+        history.advance(node.call.arrived_at, index)
+        previous = history.expected(index)
         if previous is not None:
-            calls = [forest.nodes[i].call for i in earlier]
-            breaks.append(_break(previous, node.call, calls, decode))
+            recent = [forest.nodes[i].call for i in history.completed[-RECENT:]]
+            breaks.append(_break(forest.nodes[previous].call, node.call, recent, decode))
     return breaks
+
+
+def _cannot_break(forest: Forest) -> bool:
+    """One chain: nothing but its root comes without a parent, and no call has a sibling."""
+    parents = [parent for parent in forest.parents if parent is not None]
+    return len(set(parents)) == len(parents) >= len(forest.nodes) - 1
 
 
 def first_difference(ids: Ids, others: Ids) -> int:
@@ -35,44 +49,6 @@ def first_difference(ids: Ids, others: Ids) -> int:
     shared = min(len(ids), len(others))
     different = ids[:shared] != others[:shared]
     return int(different.argmax()) if different.any() else shared
-
-
-def _previous(forest: Forest, index: int, earlier: Sequence[int]) -> Call | None:
-    """The call that was expected to be continued, or None where nothing broke.
-
-    A root breaks with whatever came before it, unless it repeats an earlier prompt (then it is another sample of that
-    prompt). A call that has a parent breaks only with a deeper call whose reply its messages hold: anything else is a
-    branch, which the forest represents as such.
-    """
-    call = forest.nodes[index].call
-    if forest.parents[index] is not None:
-        inherited = forest.path(index)[:-1]
-        deeper = [i for i in earlier if set(inherited) < set(forest.path(i))]
-        held = [forest.nodes[i].call for i in deeper if _holds_reply(call, forest.nodes[i].call)]
-        return max(held, key=lambda other: (len(other.messages), other.finished_at), default=None)
-    calls = [forest.nodes[i].call for i in earlier]
-    if any(np.array_equal(call.prompt_ids, other.prompt_ids) for other in calls):
-        return None
-    echoed = echoed_ids(call)
-    return max(calls, key=lambda other: _kinship(call, other, echoed), default=None)
-
-
-def _kinship(call: Call, other: Call, echoed: frozenset[str]) -> tuple[bool, int, bool, float, int]:
-    common = common_messages(other, call)
-    return (
-        not echoed.isdisjoint(other.minted_ids),
-        common,
-        other.thread == call.thread,
-        other.finished_at,
-        other.ordinal,
-    )
-
-
-def _holds_reply(call: Call, previous: Call) -> bool:
-    """Whether the call's messages have the shape of the previous call's, followed by an assistant message."""
-    said = len(previous.messages)
-    roles = [message.role for message in call.messages[: said + 1]]
-    return roles == [*(message.role for message in previous.messages), "assistant"]
 
 
 def _break(previous: Call, call: Call, earlier: Sequence[Call], decode: Decode | None) -> Break:
@@ -85,7 +61,7 @@ def _break(previous: Call, call: Call, earlier: Sequence[Call], decode: Decode |
         earlier=earlier,
         in_reply=in_reply,
         missing_ids=len(previous.prompt_ids) == 0 or bool((whole < 0).any() or (call.prompt_ids < 0).any()),
-        same_text=_same_text(whole, call.prompt_ids, len(previous.prompt_ids) if in_reply else index, decode),
+        same_text=lambda: _same_text(whole, call.prompt_ids, len(previous.prompt_ids) if in_reply else index, decode),
     )
     return Break(
         rollout_id=call.rollout_id,
@@ -101,7 +77,9 @@ def _break(previous: Call, call: Call, earlier: Sequence[Call], decode: Decode |
 def _same_text(whole: Ids, prompt: Ids, start: int, decode: Decode | None) -> bool:
     if decode is None or (whole < 0).any() or (prompt < 0).any():
         return False
-    return decode(prompt[start:]).startswith(decode(whole[start:]))
+    said = whole[start:]
+    # other ids for the same text are seldom many more; what follows in a long prompt need not be decoded
+    return decode(prompt[start : start + 4 * len(said) + 64]).startswith(decode(said))
 
 
 def _window(ids: Ids, index: int, decode: Decode | None) -> str:

@@ -7,17 +7,23 @@ Invariants:
   same thread, then the latest completed;
 * a call with a missing id is nobody's parent; one whose prompt has a missing id has no parent either;
 * every call here has sampled something, so a child is longer than its parent and the links have no cycle.
+
+Other rules exist for comparison (`MERGES`): ``linear`` lets a call continue the call before it or nothing, as trainers
+do that keep one open sample per rollout; ``none`` makes every call a sample of its own. No rule loses a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lightning_lab.records import Call, Ids
 from lightning_lab.samples.delivery import echoed_ids
+
+Links = tuple[int | None, ...]
+"""By node: the index of the node that it continues, or None."""
 
 
 def usable_length(ids: Ids) -> int:
@@ -44,7 +50,7 @@ class Forest:
     """``parents[i]`` is the index of the node that node i continues, or None for a root."""
 
     nodes: tuple[Node, ...]
-    parents: tuple[int | None, ...]
+    parents: Links
 
     def path(self, index: int) -> list[int]:
         """From the root to the node, both included."""
@@ -60,11 +66,15 @@ class Forest:
         return sorted(leaves, key=lambda i: (self.nodes[i].call.finished_at, self.nodes[i].call.ordinal))
 
 
-def grow(calls: Sequence[Call]) -> Forest:
-    """Link calls (delivered, of one attempt). Calls that sampled nothing are left out: they have nothing to train."""
+def grow(calls: Sequence[Call], merge: str = "forest") -> Forest:
+    """Link calls (delivered, of one attempt). Calls that sampled nothing are left out: they have nothing to train.
+
+    Raises ValueError for a rule that is not in `MERGES`.
+    """
+    if merge not in MERGES:
+        raise ValueError(f"There is no merge rule {merge!r}. Use one of: {', '.join(MERGES)}.")
     nodes = tuple(_node(call) for call in calls if len(call.sampled_ids))
-    by_length = sorted((i for i, node in enumerate(nodes) if node.complete), key=lambda i: -nodes[i].length)
-    return Forest(nodes, tuple(_parent(node, nodes, by_length) for node in nodes))
+    return Forest(nodes, MERGES[merge](nodes))
 
 
 def continues(call: Call, parent: Call) -> bool:
@@ -88,19 +98,32 @@ def _node(call: Call) -> Node:
     return Node(call, usable, length, known_prompt and usable == len(call.sampled_ids))
 
 
-def _parent(node: Node, nodes: Sequence[Node], by_length: Sequence[int]) -> int | None:
-    if node.length == 0:
-        return None
+def _forest(nodes: Sequence[Node]) -> Links:
+    """The longest completed call whose ids start the prompt.
+
+    Lengths and last ids of all candidates are compared at once; what is left is compared id by id, longest first.
+    """
+    complete = sorted((i for i, node in enumerate(nodes) if node.complete), key=lambda i: nodes[i].length)
+    lengths = np.array([nodes[i].length for i in complete], np.int64)
+    last_ids = np.array([nodes[i].call.sampled_ids[-1] for i in complete], np.int64)
+    finished = np.array([nodes[i].call.finished_at for i in complete], np.float64)
+    links: list[int | None] = []
+    for node in nodes:
+        prompt = node.call.prompt_ids
+        fitting = int(np.searchsorted(lengths, len(prompt), "right")) if node.length else 0
+        likely = prompt[lengths[:fitting] - 1] == last_ids[:fitting]
+        likely &= finished[:fitting] <= node.call.arrived_at
+        links.append(_longest(node, nodes, [complete[i] for i in np.flatnonzero(likely)[::-1]]))
+    return tuple(links)
+
+
+def _longest(node: Node, nodes: Sequence[Node], candidates: Sequence[int]) -> int | None:
+    """Of the candidates, longest first, the one that the node continues; ties by the rule."""
     equals: list[int] = []
-    for index in by_length:
-        candidate = nodes[index]
-        if equals and candidate.length < nodes[equals[0]].length:
+    for index in candidates:
+        if equals and nodes[index].length < nodes[equals[0]].length:
             break
-        if (
-            candidate is not node
-            and candidate.call.finished_at <= node.call.arrived_at
-            and continues(node.call, candidate.call)
-        ):
+        if nodes[index] is not node and continues(node.call, nodes[index].call):
             equals.append(index)
     if len(equals) <= 1:
         return equals[0] if equals else None
@@ -114,3 +137,22 @@ def _parent(node: Node, nodes: Sequence[Node], by_length: Sequence[int]) -> int 
             nodes[i].call.ordinal,
         ),
     )
+
+
+def _linear(nodes: Sequence[Node]) -> Links:
+    """The call before it, if it is continued; calls come in order of arrival."""
+    links: list[int | None] = [None] * len(nodes)
+    for index in range(1, len(nodes)):
+        node, before = nodes[index], nodes[index - 1]
+        in_time = before.call.finished_at <= node.call.arrived_at
+        if node.length and before.complete and in_time and continues(node.call, before.call):
+            links[index] = index - 1
+    return tuple(links)
+
+
+def _none(nodes: Sequence[Node]) -> Links:
+    return (None,) * len(nodes)
+
+
+MERGES: dict[str, Callable[[Sequence[Node]], Links]] = {"forest": _forest, "linear": _linear, "none": _none}
+"""Rules by which calls become samples."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
 
@@ -23,17 +24,22 @@ class MaskReason(StrEnum):
     """An id of the call's prompt, or an earlier id of its reply, is missing."""
     SHARED = "shared"
     """Context here; it trains in the sample that completed first."""
+    FILTERED = "filtered"
+    """The call is of a class that does not train in this run."""
     OVER_BUDGET = "over_budget"
     """Behind the cut at `max_sample_tokens`."""
 
 
-def rows(forest: Forest) -> list[Sample]:
-    """One sample per leaf, first completed first; a prefix shared by several leaves trains in the first of them."""
+def rows(forest: Forest, kinds: Collection[str] | None = None) -> list[Sample]:
+    """One sample per leaf, first completed first; a prefix shared by several leaves trains in the first of them.
+
+    ``kinds``: the classes of calls that train; None: all.
+    """
     trained: set[int] = set()
     samples = []
     for leaf in forest.leaves():
         path = forest.path(leaf)
-        samples.append(_row(forest, path, trained))
+        samples.append(_row(forest, path, trained, kinds))
         trained.update(path)
     return samples
 
@@ -70,7 +76,7 @@ def cut(sample: Sample, max_tokens: int) -> Sample:
     )
 
 
-def _row(forest: Forest, path: list[int], trained: set[int]) -> Sample:
+def _row(forest: Forest, path: list[int], trained: set[int], kinds: Collection[str] | None) -> Sample:
     leaf = forest.nodes[path[-1]]
     ids = np.concatenate([leaf.call.prompt_ids, leaf.call.sampled_ids[: leaf.usable]])[: leaf.length].astype(np.int32)
     mask = np.zeros(len(ids), np.bool_)
@@ -86,7 +92,7 @@ def _row(forest: Forest, path: list[int], trained: set[int]) -> Sample:
         if index in trained:
             masked[MaskReason.SHARED] += node.usable
             continue
-        good, reasons = _trainable(node)
+        good, reasons = _trainable(node, kinds)
         masked.update(reasons)
         if good.any():
             mask[start:stop] = good
@@ -103,10 +109,12 @@ def _row(forest: Forest, path: list[int], trained: set[int]) -> Sample:
     )
 
 
-def _trainable(node: Node) -> tuple[Mask, dict[str, int]]:
+def _trainable(node: Node, kinds: Collection[str] | None) -> tuple[Mask, dict[str, int]]:
     """Which usable sampled tokens of a call train, and how many of its sampled tokens do not, by reason."""
     call, usable = node.call, node.usable
     missing = len(call.sampled_ids) - usable
+    if kinds is not None and call.kind not in kinds:
+        return np.zeros(usable, np.bool_), {MaskReason.FILTERED: len(call.sampled_ids)}
     if not _aligned(call):
         return np.zeros(usable, np.bool_), {MaskReason.UNALIGNED: usable, MaskReason.MISSING_IDS: missing}
     good = np.isfinite(call.logprobs[:usable])

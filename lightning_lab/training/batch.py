@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_lab.algorithms import ESTIMATORS, group_statistics, rollout_shares, token_weights
+from lightning_lab.algorithms import compute_advantages, group_statistics, rollout_shares, token_weights
 from lightning_lab.algorithms.advantages import BoolArray, FloatArray, IntArray
 from lightning_lab.planning import plan
 from lightning_lab.policy.base import LossRow
@@ -76,7 +76,7 @@ def build_batch(
     rewards = np.array([_or_nan(valid_reward(rollout)) for rollout in rollouts], np.float64)
     valid = np.isfinite(rewards)
     used = _shuffled(rewards, valid, config.seed, step) if config.shuffle_rewards else rewards
-    advantages = ESTIMATORS[config.estimator](used, group_of, valid)
+    advantages = compute_advantages(config.estimator, used, group_of, valid, singleton=config.singleton)
 
     owner, samples = _cut_samples(rollouts, sample_sets, config.sample_limit)
     tokens = np.array([trained_tokens(sample) for sample in samples], np.int64)

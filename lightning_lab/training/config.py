@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lightning_lab.algorithms import ESTIMATORS, NORMALIZERS
+from lightning_lab.algorithms import ESTIMATORS, NORMALIZERS, SINGLETONS
 from lightning_lab.records import Sampling
+from lightning_lab.samples import CALL_KINDS, MERGES
 
 
 class ConfigError(ValueError):
@@ -29,6 +30,12 @@ class TrainConfig:
     learning_rate: float = 1e-5
     estimator: str = "grpo"
     """Advantages: a key of ``algorithms.ESTIMATORS``."""
+    singleton: str = "zero"
+    """Advantage of a rollout that is alone in its group: a name of ``algorithms.SINGLETONS``."""
+    merge: str = "forest"
+    """How calls become samples: a key of ``samples.MERGES``."""
+    call_kinds: tuple[str, ...] | None = None
+    """Only calls of these classes train (``samples.CALL_KINDS``), the others are masked ``filtered``; None: all."""
     loss: str = "ppo_clip"
     """A key of ``algorithms.losses.LOSSES``."""
     loss_options: Mapping[str, Any] = field(default_factory=dict)
@@ -81,6 +88,10 @@ class TrainConfig:
         _require(
             whole, "sampling", self.sampling, "with temperature above 0, top_p 1 and top_k 0: other ratios are wrong"
         )
+        for kind in self.call_kinds or ():
+            _require_known("call kind", kind, CALL_KINDS)
+        _require_known("singleton rule", self.singleton, SINGLETONS)
+        _require_known("merge rule", self.merge, MERGES)
         _require_known("estimator", self.estimator, ESTIMATORS)
         _require_known("normalizer", self.normalizer, NORMALIZERS)
 
@@ -136,6 +147,6 @@ def _require(holds: bool, name: str, value: object, expected: str) -> None:
         raise ConfigError(f"{name} is {value!r}; it must be {expected}.")
 
 
-def _require_known(name: str, value: str, known: Mapping[str, Any]) -> None:
+def _require_known(name: str, value: str, known: Collection[str]) -> None:
     if value not in known:
         raise ConfigError(f"There is no {name} {value!r}. Use one of: {', '.join(sorted(known))}.")

@@ -161,7 +161,9 @@ class TrainingLoop:
         for rollout in group.rollouts:
             made = self._parts.store.calls(rollout.id, attempt=rollout.attempt)
             calls[rollout.id] = len(made)
-            sample_sets[rollout.id] = build_samples(made, self._parts.policy.decode)
+            sample_sets[rollout.id] = build_samples(
+                made, self._parts.policy.decode, merge=self._config.merge, kinds=self._config.call_kinds
+            )
         self._failures.observe(group, calls)
         return sample_sets
 
