@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from operator import is_
 
 import numpy as np
 
@@ -33,7 +34,8 @@ class History:
         self._coming = order[::-1]
         self._held_back: list[int] = []
         self._enter, self._leave = _intervals(forest)
-        self._children = Counter(forest.parents)
+        self._children = Counter(parent for parent in forest.parents if parent is not None)
+        self._branches = any(count > 1 for count in self._children.values())
         self._keys: dict[int, Hashable] = {}
         self._chains: dict[int, list[int]] = {}
         self._by_chain: dict[int | tuple[int, str], int] = {}
@@ -97,20 +99,31 @@ class History:
             self._by_chain[value, call.thread] = index
         self._by_minted.update(dict.fromkeys(call.minted_ids, index))
         self._by_length.setdefault(len(call.prompt_ids), []).append(index)
-        self._by_shape.setdefault(_shapes([*call.messages, call.reply], said=True)[-1], []).append(index)
+        if self._branches:
+            self._by_shape.setdefault(_shapes([*call.messages, call.reply], said=True)[-1], []).append(index)
 
     def _chain(self, index: int) -> list[int]:
         """Chain values of the call's turns, then of turns and reply: [turns + 2]."""
         if index not in self._chains:
             call = self._forest.nodes[index].call
-            value = 0
-            chain = [value]
-            for message in (*call.messages, call.reply):
+            known, chain = self._inherited(index)
+            value = chain[-1]
+            for message in (*call.messages[known:], call.reply):
                 if message.role != "system":
                     value = hash((value, self._key(message)))
                     chain.append(value)
             self._chains[index] = chain
         return self._chains[index]
+
+    def _inherited(self, index: int) -> tuple[int, list[int]]:
+        """How many messages the call has from its parent, as the same objects, and their chain."""
+        parent = self._forest.parents[index]
+        if parent is None or parent not in self._chains:
+            return 0, [0]
+        said, call = self._forest.nodes[parent].call, self._forest.nodes[index].call
+        if len(said.messages) > len(call.messages) or not all(map(is_, said.messages, call.messages)):
+            return 0, [0]
+        return len(said.messages), self._chains[parent][:-1]
 
     def _key(self, message: Message) -> Hashable:
         """Calls of one conversation often share their message objects, which the forest keeps alive."""
