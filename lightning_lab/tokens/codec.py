@@ -16,6 +16,7 @@ from lightning_lab.records import Ids, Message
 from lightning_lab.tokens import template as templates
 from lightning_lab.tokens.errors import TemplateError, TokenizerError
 from lightning_lab.tokens.parsing import parse_reply
+from lightning_lab.tokens.turns import turn_marks
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FILES = (
@@ -49,6 +50,7 @@ class ChatCodec:
         self._config = _read_json(self.directory / "tokenizer_config.json")
         self._tokenizer = _load_tokenizer(self.directory)
         self._special = _special_tokens(self.directory, self._config)
+        self._variables: Mapping[str, Any] = self._special
         self._template, self._tool_template = self._find_templates(chat_template)
         self.stop_ids = self._find_stop_ids()
 
@@ -63,7 +65,7 @@ class ChatCodec:
 
     def render_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The conversation as text, generation prompt included. Raises `TemplateError`."""
-        return templates.render(self._choose_template(messages, tools), messages, tools, self._special)
+        return templates.render(self._choose_template(messages, tools), messages, tools, self._variables)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
         """The conversation as the ids that the model reads, shape [n]. Raises `TemplateError`."""
@@ -126,12 +128,16 @@ class ChatCodec:
         return self._tool_template
 
     def _shipped_tool_template(self) -> str:
-        if self._tokenizer.token_to_id("<|im_start|>") is None or self._tokenizer.token_to_id("<|im_end|>") is None:
+        marks = turn_marks(
+            lambda token: self._tokenizer.token_to_id(token) is not None, self._special.get("bos_token", "")
+        )
+        if marks is None:
             raise TemplateError(
-                f"The chat template of {self.directory} cannot express tools, and the shipped tool template needs "
-                "the tokens <|im_start|> and <|im_end|>, which this tokenizer lacks. "
+                f"The chat template of {self.directory} cannot express tools, and the shipped tool template knows the "
+                "turns of ChatML, Llama 3, Gemma and DeepSeek, whose tokens this tokenizer lacks. "
                 "Give a template that can with chat_template=…."
             )
+        self._variables = {**self._special, "turn": marks}
         return templates.hermes_tools()
 
     def _find_stop_ids(self) -> frozenset[int]:

@@ -51,8 +51,9 @@ def _split_calls(text: str) -> tuple[str, tuple[dict[str, str], ...]]:
     if not calls:
         return text, ()
     kept.append(text[end:])
-    # Templates put their own line breaks around calls: the ones between them are no content.
-    return "\n".join(part for part in (piece.strip() for piece in kept) if part), tuple(calls)
+    # Templates put one line break before each call: it is no content, and all other space before the first call is.
+    before = kept[0].removesuffix("\n")
+    return "\n".join(part for part in (before, *(piece.strip() for piece in kept[1:])) if part), tuple(calls)
 
 
 def _parse_calls(body: str) -> list[dict[str, str]]:

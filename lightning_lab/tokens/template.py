@@ -39,6 +39,12 @@ def _raise_exception(message: str) -> None:
     raise jinja2.exceptions.TemplateError(message)
 
 
+class SaidArguments(dict[str, Any]):
+    """Arguments of a tool call: a mapping for templates that read it, and the characters that the model said."""
+
+    said: str
+
+
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
@@ -46,6 +52,9 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    """As transformers has it, but what the model said is not written in other characters."""
+    if isinstance(value, SaidArguments) and indent is None and separators is None and not sort_keys:
+        return value.said
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -83,7 +92,7 @@ def knows_tools(source: str) -> bool:
 
 @lru_cache(maxsize=1)
 def hermes_tools() -> str:
-    """The shipped ChatML template with Hermes-style tools."""
+    """The shipped template with Hermes-style tools; it reads ``turn``, see `turns.turn_marks`."""
     return resources.files("lightning_lab.tokens").joinpath("templates/hermes_tools.jinja").read_text(encoding="utf-8")
 
 
@@ -93,7 +102,11 @@ def _arguments(text: str) -> Any:
         value = json.loads(text)
     except ValueError:
         return text
-    return value if isinstance(value, dict) else text
+    if not isinstance(value, dict):
+        return text
+    arguments = SaidArguments(value)
+    arguments.said = text
+    return arguments
 
 
 def template_message(message: Message) -> dict[str, Any]:
@@ -118,9 +131,12 @@ def template_message(message: Message) -> dict[str, Any]:
 
 
 def render(
-    source: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], special: Mapping[str, str]
+    source: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
 ) -> str:
-    """The conversation as text, generation prompt included. Raises `TemplateError`."""
+    """The conversation as text, generation prompt included. Raises `TemplateError`.
+
+    ``variables`` are special tokens by name, and whatever else the template reads.
+    """
     template = compile_template(source)
     try:
         return template.render(
@@ -128,7 +144,7 @@ def render(
             tools=[dict(tool) for tool in tools] or None,
             documents=None,
             add_generation_prompt=True,
-            **special,
+            **variables,
         )
     except Exception as error:  # a template is foreign code: whatever it raises means the same to the caller
         roles = ", ".join(message.role for message in messages)

@@ -23,7 +23,7 @@ TOOL = {
 USER = Message(role="user", content="2+2?")
 TOOL_TURN = (
     USER,
-    Message(role="assistant", tool_calls=({"id": "c-1", "name": "calc", "arguments": '{"expr":"2+2"}'},)),
+    Message(role="assistant", tool_calls=({"id": "c-1", "name": "calc", "arguments": '{"expr": "2+2"}'},)),
     Message(role="tool", content="4", tool_call_id="c-1", name="calc"),
 )
 
@@ -80,6 +80,53 @@ def test_arguments_that_are_no_object_reach_the_template_as_text(make_tokenizer:
     codec = ChatCodec(make_tokenizer())
     broken = Message(role="assistant", tool_calls=({"id": "c", "name": "calc", "arguments": '{"expr": '},))
     assert '"arguments": {"expr": }' in codec.render_text([USER, broken], [TOOL])
+
+
+def test_arguments_are_rendered_in_the_very_characters_that_were_said(make_tokenizer: MakeTokenizer) -> None:
+    said = '{"b":1 ,  "a": "\\u2014"}'
+    turn = Message(role="assistant", tool_calls=({"id": "c", "name": "calc", "arguments": said},))
+    dumps = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson"
+    ends = " }}{% endfor %}{% endfor %}{{ tools }}"
+    codec = ChatCodec(make_tokenizer(dumps + ends))
+    assert codec.render_text([turn]).startswith(said)
+    sorted_keys = ChatCodec(make_tokenizer(dumps + "(sort_keys=true)" + ends))
+    assert sorted_keys.render_text([turn]).startswith('{"a": "—", "b": 1}'), "a template may ask for its own form"
+    reads = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments.b"
+    assert ChatCodec(make_tokenizer(reads + ends)).render_text([turn]).startswith("1")
+
+
+FAMILIES = {
+    "llama": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "gemma": ("<start_of_turn>", "<end_of_turn>"),
+    "deepseek": ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"),
+    "chatml": ("<|im_start|>", "<|im_end|>"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gets_tools_in_its_own_turns(make_tokenizer: MakeTokenizer, family: str) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    codec = ChatCodec(make_tokenizer(template, special=FAMILIES[family], bos_token="<bos>"))
+    reply = Message(
+        role="assistant",
+        reasoning="why",
+        content="Look: ",
+        tool_calls=({"id": "c", "name": "calc", "arguments": '{"e":1}'},) * 2,
+    )
+    asked = [Message(role="system", content="S"), USER]
+    before = codec.render_text(asked, [TOOL])
+    after = codec.render_text([*asked, reply, Message(role="tool", content="4", tool_call_id="c")], [TOOL])
+    call = '<tool_call>\n{"name": "calc", "arguments": {"e":1}}\n</tool_call>'
+    said = f"<think>\nwhy\n</think>\n\nLook: \n{call}\n{call}"
+    assert after.startswith(before + said), "what is said after the prompt is what the next prompt shows"
+    assert codec.parse(codec.encode(said)) == Message(
+        role="assistant",
+        reasoning="why",
+        content="Look: ",
+        tool_calls=({"name": "calc", "arguments": '{"e":1}'},) * 2,
+    )
+    assert "<tool_response>\n4\n</tool_response>" in after
+    assert after.endswith(before[-len(FAMILIES[family][0]) :])
 
 
 def test_a_template_without_tools_gets_the_shipped_one(make_tokenizer: MakeTokenizer, plain_template: str) -> None:

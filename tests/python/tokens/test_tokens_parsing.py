@@ -69,6 +69,13 @@ def test_content_beside_calls() -> None:
     assert mixed.content == "<tool_call>broken</tool_call>"
 
 
+@pytest.mark.parametrize("content", ["First.", " First. ", "\n\nFirst.\n", ""])
+def test_space_in_front_of_a_call_is_said_too(content: str) -> None:
+    separator = "\n" if content else ""
+    message = parse_reply(content + separator + call('{"name": "f", "arguments": {}}'))
+    assert message.content == content
+
+
 def test_a_call_cut_before_its_closing_tag_counts_if_its_json_is_whole() -> None:
     assert parse_reply('<tool_call>{"name": "f", "arguments": {}}').tool_calls
     cut = '<tool_call>{"name": "f", "argum'
