@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
+from lightning_lab.controller.late_imports import installed_since
 from lightning_lab.records import AgentResult
 
 MAX_OUTPUT_BYTES = 4 << 20
@@ -80,6 +81,7 @@ def _run_function(spec: Mapping[str, Any], payload: bytes, report: int) -> int:
     _show_cells(spec["sources"])
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    preloaded = frozenset(sys.modules)
     try:
         function, *arguments = pickle.loads(payload)
         if "result" in spec:
@@ -92,7 +94,7 @@ def _run_function(spec: Mapping[str, Any], payload: bytes, report: int) -> int:
     except BaseException as error:
         line, code = {"error": _traceback(error)}, 1
     _flush()
-    _write(report, line)
+    _write(report, {**line, "late_imports": installed_since(preloaded)})
     return code
 
 

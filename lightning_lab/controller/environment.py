@@ -57,7 +57,11 @@ def for_agent(home: Path, temporary: Path, added: Mapping[str, str], access: Acc
 
 def for_server(home: Path, added: Mapping[str, str]) -> dict[str, str]:
     """The environment of a fork server: what it holds, every agent could read from its own memory."""
-    environment = {**scrubbed(home, home), **added}
+    environment = {
+        **scrubbed(home, home),
+        "DEFER_PYDANTIC_BUILD": "false",  # SDKs made with Stainless build their models on import: once, not per agent
+        **added,
+    }
     package = Path(lightning_lab.__file__).parent.parent
     if str(package) not in {*site.getsitepackages(), site.getusersitepackages()}:
         environment["PYTHONPATH"] = str(package)

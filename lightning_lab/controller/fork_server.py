@@ -1,7 +1,8 @@
 """``python -m lightning_lab.controller.fork_server``: imports modules once, then forks a supervisor per rollout.
 
 It stays single-threaded (a fork copies one thread only), runs in its own session and dies with the kernel. Messages
-arrive on one socket: first what to import, then one message with a descriptor for each process to fork.
+arrive on one socket: first what to import, then one message with a descriptor for each process to fork, or without one
+where agents showed what else is worth importing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import cloudpickle  # noqa: F401 - as asyncio
 
+from lightning_lab.controller.late_imports import import_all
 from lightning_lab.controller.process_tree import adopt_orphans, die_with_parent, kill_descendants, reap
 from lightning_lab.controller.supervisor import supervise
 
@@ -62,9 +64,13 @@ def _load(wishes: Mapping[str, Any]) -> dict[str, Any]:
             importlib.import_module(name)
         except BaseException:
             traceback.print_exc()
+    _settle_memory()
+    return {"threads": len(os.listdir("/proc/self/task")), "seconds": time.monotonic() - began}  # noqa: PTH208
+
+
+def _settle_memory() -> None:
     gc.collect()
     gc.freeze()  # the collector of a fork would touch, and so copy, every preloaded page
-    return {"threads": len(os.listdir("/proc/self/task")), "seconds": time.monotonic() - began}  # noqa: PTH208
 
 
 class _Server:
@@ -100,6 +106,10 @@ class _Server:
         message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE, 1)
         if not message:
             return False
+        if not descriptors:
+            import_all(json.loads(message))
+            _settle_memory()
+            return True
         with socket.socket(fileno=descriptors[0]) as lifeline:
             try:
                 pid = os.fork()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_lab.controller import environment
+from lightning_lab.controller.late_imports import names_in
 from lightning_lab.controller.outcomes import (
     STATES,
     Ending,
@@ -177,7 +178,10 @@ class Lifecycle:
             async with asyncio.timeout(_LAUNCH_LIMIT_S):
                 channel = await server.launch(spec, payload)
             ticket.follow(channel)
-            return await self._follow(channel, spec, ticket)
+            report = await self._follow(channel, spec, ticket)
+            if report is not None:
+                server.learn(names_in(report["result"].get("late_imports")))
+            return report
         except TimeoutError:
             return Ending(outcome=Outcome.BOOT_TIMEOUT, error=f"No process was forked within {_LAUNCH_LIMIT_S:g} s.")
         except OSError as error:

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,8 +65,10 @@ class ServerKey:
 class Channel:
     """The controller's end of one supervisor's lifeline."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, generation: int) -> None:
         self._reader, self._writer = reader, writer
+        self.generation = generation
+        """What its fork server had learned to import when it forked this supervisor."""
         self.is_reusable = False
         """Whether the supervisor waits for more: it has reported, with its tree gone."""
 
@@ -107,6 +109,8 @@ class ForkServer:
         self._key = key
         self._printed = Capture()
         self._idle: list[Channel] = []
+        self._learned: set[str] = set()
+        self._generation = 0
         self._ended = asyncio.get_running_loop().create_future()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -146,10 +150,23 @@ class ForkServer:
 
     def give_back(self, channel: Channel) -> None:
         """Keep the supervisor for the next process if it can have one."""
-        if channel.is_reusable and len(self._idle) < _KEPT_SUPERVISORS and not self.has_ended:
+        is_current = channel.generation == self._generation and not self.has_ended
+        if channel.is_reusable and is_current and len(self._idle) < _KEPT_SUPERVISORS:
             self._idle.append(channel)
         else:
             channel.close()
+
+    def learn(self, late_imports: Iterable[str]) -> None:
+        """Have imported once, for the next agents, what an agent imported by itself."""
+        new = [name for name in late_imports if name not in self._learned]
+        if not new or self.has_ended:
+            return
+        with contextlib.suppress(OSError):  # busy or going: another agent will say it again
+            self._control.send(json.dumps(new).encode())
+            self._learned.update(new)
+            self._generation += 1
+            while self._idle:
+                self._idle.pop().close()
 
     async def _new_supervisor(self) -> Channel:
         ours, theirs = socket.socketpair()
@@ -157,7 +174,7 @@ class ForkServer:
         try:
             with theirs:
                 await self._ask(theirs)
-            return Channel(*await asyncio.open_unix_connection(sock=ours))
+            return Channel(*await asyncio.open_unix_connection(sock=ours), self._generation)
         except BaseException:
             ours.close()
             raise
