@@ -45,7 +45,13 @@ def test_the_environment_is_scrubbed_and_leads_to_the_gateway(bench, monkeypatch
     assert str(bench.root) in env["HOME"]
     assert set(env) <= {
         *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "MY_SETTING"),
-        *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENAI_AGENTS_DISABLE_TRACING", "LIGHTNING_LAB_ROLLOUT"),
+        *(
+            "OMP_NUM_THREADS",
+            "OPENBLAS_NUM_THREADS",
+            "OPENAI_AGENTS_DISABLE_TRACING",
+            "LIGHTNING_LAB_ROLLOUT",
+            "SSL_CERT_DIR",
+        ),
         *("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN", "LIGHTNING_LAB_TEST_MARK"),
     }
 
