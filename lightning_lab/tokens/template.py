@@ -109,11 +109,17 @@ def _arguments(text: str) -> Any:
     return arguments
 
 
-def template_message(message: Message) -> dict[str, Any]:
-    """One message in the form that chat templates read."""
+def template_message(message: Message, *, knows_reasoning: bool = True) -> dict[str, Any]:
+    """One message in the form that chat templates read.
+
+    A template that does not know reasoning would drop it without a word: there it is part of the content, as it was
+    said.
+    """
     shown: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.reasoning:
+    if message.reasoning and knows_reasoning:
         shown["reasoning_content"] = message.reasoning
+    elif message.reasoning:
+        shown["content"] = f"<think>\n{message.reasoning}\n</think>\n\n{message.content}"
     if message.tool_calls:
         shown["tool_calls"] = [
             {
@@ -138,9 +144,10 @@ def render(
     ``variables`` are special tokens by name, and whatever else the template reads.
     """
     template = compile_template(source)
+    knows_reasoning = "reasoning_content" in source
     try:
         return template.render(
-            messages=[template_message(message) for message in messages],
+            messages=[template_message(message, knows_reasoning=knows_reasoning) for message in messages],
             tools=[dict(tool) for tool in tools] or None,
             documents=None,
             add_generation_prompt=True,

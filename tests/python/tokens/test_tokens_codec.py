@@ -95,6 +95,16 @@ def test_arguments_are_rendered_in_the_very_characters_that_were_said(make_token
     assert ChatCodec(make_tokenizer(reads + ends)).render_text([turn]).startswith("1")
 
 
+def test_reasoning_is_not_dropped_by_a_template_that_knows_none(
+    make_tokenizer: MakeTokenizer, plain_template: str
+) -> None:
+    codec = ChatCodec(make_tokenizer(plain_template))
+    said = "<think>\nwhy\n</think>\n\nYes."
+    reply = codec.parse(codec.encode(said + "<|im_end|>"))
+    assert (reply.reasoning, reply.content) == ("why", "Yes.")
+    assert f"<|im_start|>assistant\n{said}<|im_end|>" in codec.render_text([USER, reply, USER])
+
+
 FAMILIES = {
     "llama": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
     "gemma": ("<start_of_turn>", "<end_of_turn>"),
