@@ -235,8 +235,8 @@ KERNEL = """
     grader = bench.grader(lambda task, result: result.output == "survived")
     futures = [bench.controller.submit(each, harness, grader) for each in rollouts]
     bench.wait_until(lambda: all(bench.has_started(each.id) for each in rollouts))
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         time.sleep(1000)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
