@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -49,6 +50,8 @@ class Batch:
     advantages: Tensor
     weights: Tensor
     """float32 [T] each. Tokens without a finite old log-prob have weight 0."""
+    sequences: Tensor
+    """int64 [T]: which call a token belongs to, counted through the batch."""
 
 
 class SharedPrefix(KvStore):
@@ -137,24 +140,45 @@ def make_batch(rows: Sequence[LossRow], shared: int, device: torch.device) -> Ba
     for index, (row, at) in enumerate(zip(rows, trained, strict=True)):
         # The last trained token is only predicted, never read, and nothing after it matters.
         ids[index, : at[-1] - shared] = row.sample.ids[shared : at[-1]]
-    pairs = list(zip(rows, trained, strict=True))
-    old = np.concatenate([_old_logprobs(row)[at] for row, at in pairs])
     counts = [len(at) for at in trained]
+    return Batch(
+        ids=torch.from_numpy(ids).to(device),
+        row=torch.from_numpy(np.repeat(np.arange(len(rows)), counts)).to(device),
+        position=torch.from_numpy(np.concatenate(trained) - shared - 1).to(device),
+        **flat_columns(rows, trained, device),
+    )
+
+
+def flat_columns(
+    rows: Sequence[LossRow], trained: Sequence[npt.NDArray[np.int64]], device: torch.device
+) -> dict[str, Tensor]:
+    """What a loss needs of the trained tokens, [T] each; ``trained``: their positions by row."""
+    pairs = list(zip(rows, trained, strict=True))
+    counts = [len(at) for at in trained]
+    old = np.concatenate([_old_logprobs(row)[at] for row, at in pairs])
     weights = np.where(np.isfinite(old), np.repeat([row.token_weight for row in rows], counts), 0.0)
+    calls = [_calls(row, at) for row, at in pairs]
+    first = np.cumsum([0, *(int(of_row[-1]) + 1 for of_row in calls[:-1])])
 
     def tensor(values: object, dtype: type) -> Tensor:
         return torch.from_numpy(np.asarray(values, dtype=dtype)).to(device)
 
-    return Batch(
-        ids=tensor(ids, np.int64),
-        row=tensor(np.repeat(np.arange(len(rows)), counts), np.int64),
-        position=tensor(np.concatenate(trained) - shared - 1, np.int64),
-        targets=tensor(np.concatenate([row.sample.ids[at] for row, at in pairs]), np.int64),
-        old_logprobs=tensor(np.nan_to_num(old, nan=0.0, posinf=0.0, neginf=0.0), np.float32),
-        sampler_logprobs=tensor(np.concatenate([row.sample.logprobs[at] for row, at in pairs]), np.float32),
-        advantages=tensor(np.repeat([row.advantage for row in rows], counts), np.float32),
-        weights=tensor(weights, np.float32),
-    )
+    return {
+        "targets": tensor(np.concatenate([row.sample.ids[at] for row, at in pairs]), np.int64),
+        "old_logprobs": tensor(np.nan_to_num(old, nan=0.0, posinf=0.0, neginf=0.0), np.float32),
+        "sampler_logprobs": tensor(np.concatenate([row.sample.logprobs[at] for row, at in pairs]), np.float32),
+        "advantages": tensor(np.repeat([row.advantage for row in rows], counts), np.float32),
+        "weights": tensor(weights, np.float32),
+        "sequences": tensor(
+            np.concatenate([of_row + start for of_row, start in zip(calls, first, strict=True)]), np.int64
+        ),
+    }
+
+
+def _calls(row: LossRow, at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Which of the row's calls each trained position belongs to; without segments, the row is one call."""
+    stops = np.array([segment.stop for segment in row.sample.segments], np.int64)
+    return np.asarray(np.searchsorted(stops, at, "right"), np.int64) if len(stops) else np.zeros(len(at), np.int64)
 
 
 def trained_logits(forward: Forward, kv: SharedPrefix, batch: Batch, dtype: torch.dtype) -> Tensor:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from lightning_lab.policy.torch.forward import Forward, HuggingFaceForward, Reader
 from lightning_lab.policy.torch.kv import KvSlots, KvStore
+from lightning_lab.policy.torch.packing import Packed
 from lightning_lab.records import Ids
 
 _log = logging.getLogger(__name__)
@@ -64,30 +65,38 @@ class LlamaForward:
 
     def __call__(self, kv: KvStore, ids: Tensor, positions: Tensor, mask: Tensor, rows: Tensor, at: Tensor) -> Tensor:
         count, tokens = ids.shape
-        groups = self._heads // self._kv_heads
+        packed = kv if isinstance(kv, Packed) else None
         # Queries that share keys are stacked along the token axis, so that no key is repeated.
-        mask = mask if tokens == 1 else mask.repeat(1, 1, groups, 1)
+        mask = mask if packed is not None or tokens == 1 else mask.repeat(1, 1, self._heads // self._kv_heads, 1)
         cos, sin = self._cos[positions].unsqueeze(2), self._sin[positions].unsqueeze(2)
         hidden = nn.embedding(ids, self._embedding)
         for index, layer in enumerate(self._layers):
             normed = self._rms(hidden, layer.attention_norm)
             query, key = self._rotated(layer, normed, cos, sin)
             value = nn.linear(normed, *layer.value).view(count, tokens, self._kv_heads, self._head_dim)
-            keys, values = kv.write(index, key, value)
-            query = query.view(count, tokens, self._kv_heads, groups, self._head_dim).permute(0, 2, 3, 1, 4)
-            attended = nn.scaled_dot_product_attention(
-                query.reshape(count, self._kv_heads, groups * tokens, self._head_dim),
-                keys.transpose(1, 2),
-                values.transpose(1, 2),
-                attn_mask=mask,
-                scale=self._scale,
-            )
-            attended = attended.reshape(count, self._heads, tokens, self._head_dim).transpose(1, 2)
+            if packed is not None:
+                attended = packed.attend(index, query, key, value, self._scale)
+            else:
+                attended = self._attended(query, *kv.write(index, key, value), mask)
             hidden = hidden + nn.linear(attended.reshape(count, tokens, -1), *layer.output)
             normed = self._rms(hidden, layer.mlp_norm)
             gated = nn.silu(nn.linear(normed, *layer.gate)) * nn.linear(normed, *layer.up)
             hidden = hidden + nn.linear(gated, *layer.down)
         return nn.linear(self._rms(hidden[rows, at], self._norm), self._head)
+
+    def _attended(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Queries [rows, tokens, heads, head_dim] → what they attend to, in that layout."""
+        count, tokens = query.shape[:2]
+        groups = self._heads // self._kv_heads
+        query = query.view(count, tokens, self._kv_heads, groups, self._head_dim).permute(0, 2, 3, 1, 4)
+        attended = nn.scaled_dot_product_attention(
+            query.reshape(count, self._kv_heads, groups * tokens, self._head_dim),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
+            attn_mask=mask,
+            scale=self._scale,
+        )
+        return attended.reshape(count, self._heads, tokens, self._head_dim).transpose(1, 2)
 
     def _rotated(self, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys, [rows, tokens, heads, head_dim], with rotary positions."""
