@@ -148,7 +148,8 @@ def _counts(
     for sample in samples:
         masked.update(sample.masked)
     versions = [row.sample.versions[row.sample.mask] for row in rows]
-    staleness = version - np.concatenate(versions) if versions else np.zeros(0)
+    behind = version - np.concatenate(versions) if versions else np.zeros(0)
+    staleness = np.maximum(behind, 0)
     metrics = {
         "rollouts": float(len(rollouts)),
         "samples": float(len(samples)),
@@ -157,6 +158,8 @@ def _counts(
         "infrastructure": float(infrastructure),
         "no_reward": float(np.count_nonzero(~valid) - infrastructure),
         "staleness": float(staleness.mean()) if len(staleness) else 0.0,
+        # Tokens of versions that this policy has not reached: the store belongs to a run that was further.
+        "future_versions": float(np.count_nonzero(behind < 0)),
         **{f"masked_{reason}": float(count) for reason, count in sorted(masked.items())},
     }
     if valid.any():

@@ -40,6 +40,15 @@ class TrainConfig:
     """A key of ``algorithms.losses.LOSSES``."""
     loss_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the loss, e.g. ``{"clip_high": 0.28}``."""
+    old_logprobs: str = "rollout"
+    """What the loss's ratio divides by: ``rollout``, the sampler's log-probs, or ``recomputed`` by the learner."""
+    corrections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Off-policy corrections: keys of ``algorithms.correction.CORRECTIONS`` with their options, e.g.
+    ``{"token_tis": {"cap": 2.0}}``."""
+    kl_coef: float = 0.0
+    """Weight of the KL to the model as it was loaded; each token counts with its loss weight."""
+    kl_estimator: str = "k3"
+    """``k1``, ``k2`` or ``k3``: a key of ``algorithms.kl.KL_ESTIMATORS``."""
     entropy_coef: float = 0.0
     """Weight of an entropy bonus; each token counts with its loss weight."""
     max_grad_norm: float = 1.0
@@ -78,7 +87,8 @@ class TrainConfig:
             _require(_whole(getattr(self, name), 0), name, getattr(self, name), "a whole number of at least 0")
         for name in ("learning_rate", "constant", "drain_s", "max_grad_norm"):
             _require(_finite(getattr(self, name), above=0), name, getattr(self, name), "a positive, finite number")
-        _require(_finite(self.entropy_coef), "entropy_coef", self.entropy_coef, "a finite number")
+        for name in ("entropy_coef", "kl_coef"):
+            _require(_finite(getattr(self, name)), name, getattr(self, name), "a finite number")
         decays = _finite(self.weight_decay) and self.weight_decay >= 0
         _require(decays, "weight_decay", self.weight_decay, "a finite number of at least 0")
         if self.max_sample_tokens is not None:
@@ -104,6 +114,10 @@ class TrainConfig:
         """What `Learner.update` gets as ``options``: the learner's own and the loss's."""
         return {
             "temperature": self.sampling.temperature,
+            "old": self.old_logprobs,
+            "corrections": dict(self.corrections),
+            "kl_coef": self.kl_coef,
+            "kl_estimator": self.kl_estimator,
             "entropy_coef": self.entropy_coef,
             "max_grad_norm": self.max_grad_norm,
             "weight_decay": self.weight_decay,
@@ -116,22 +130,40 @@ class TrainConfig:
         return values
 
     def check_loss(self) -> None:
-        """Whether the loss and its options exist. Apart from the other checks because it loads torch."""
+        """Whether the loss, the corrections and their options exist. Apart from the other checks: it loads torch."""
+        from lightning_lab.algorithms.correction import CORRECTIONS, REWEIGHTING
+        from lightning_lab.algorithms.kl import KL_ESTIMATORS
         from lightning_lab.algorithms.losses import LOSSES
 
         _require_known("loss", self.loss, LOSSES)
-        known = _options(LOSSES[self.loss])
-        unknown = sorted(set(self.loss_options) - known)
-        if unknown:
-            raise ConfigError(
-                f"loss_options has {', '.join(unknown)}, which {self.loss!r} does not know. "
-                f"It takes: {', '.join(sorted(known)) or 'no options'}."
-            )
+        _require_known("kl_estimator", self.kl_estimator, KL_ESTIMATORS)
+        _require_options("loss_options", self.loss, LOSSES[self.loss], self.loss_options)
+        for name, options in self.corrections.items():
+            _require_known("correction", name, CORRECTIONS)
+            _require_options("corrections", name, CORRECTIONS[name], options)
+        _require_known("old_logprobs", self.old_logprobs, ("rollout", "recomputed"))
+        twice = sorted(REWEIGHTING.intersection(self.corrections)) if self.old_logprobs == "rollout" else []
+        _require(
+            not twice,
+            "corrections",
+            twice,
+            "used with old_logprobs='recomputed', or be a mask: the ratio to the sampler would count twice",
+        )
 
 
 def _options(loss: Callable[..., Any]) -> set[str]:
     parameters = inspect.signature(loss).parameters.values()
     return {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def _require_options(where: str, name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    known = _options(function)
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigError(
+            f"{where} has {', '.join(unknown)}, which {name!r} does not know. "
+            f"It takes: {', '.join(sorted(known)) or 'no options'}."
+        )
 
 
 def _whole(value: object, least: int) -> bool:

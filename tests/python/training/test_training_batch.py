@@ -120,6 +120,8 @@ def test_easyr1_585_groups_without_signal_are_counted_and_keep_their_place_in_th
         ([[(1.0, []), (0.0, [0])]], "no_tokens"),
         ([[(1.0, [2]), (1.0, [2])]], "no_signal"),
         ([[(1.0, [2])]], "no_signal"),  # a group of one
+        ([[(float("nan"), [2]), (float("inf"), [2]), (float("-inf"), [2])]], "no_rewards"),
+        ([[(1.0, [2]), (float("nan"), [2])]], "no_signal"),  # one is left
         ([], "no_rewards"),
     ],
 )
@@ -138,3 +140,18 @@ def test_shuffled_rewards_are_a_permutation_fixed_by_seed_and_step() -> None:
     assert advantages == [r.advantage for r in again.rollouts] != [r.advantage for r in plain.rollouts]
     assert sorted(a or 0 for a in advantages) == sorted(r.advantage or 0 for r in plain.rollouts)
     assert [r.reward for r in shuffled.rollouts] == [r.reward for r in plain.rollouts]
+
+
+def test_options_are_reached_by_name() -> None:
+    groups = [[(1.0, [2]), (0.0, [2])], [(0.5, [2])]]
+    advantages = [r.advantage for r in make_batch(groups, singleton="reward", estimator="dr_grpo").rollouts]
+    assert advantages == [0.5, -0.5, 0.5]
+    whitened = [r.advantage or 0.0 for r in make_batch(groups, estimator="reinforce_pp").rollouts]
+    assert sum(whitened) == pytest.approx(0.0, abs=1e-9) and whitened[0] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_versions_from_the_future_are_counted_and_make_nobody_younger() -> None:
+    groups = [Group("g", (make_rollout("a", 1.0), make_rollout("b", 0.0)))]
+    sets = {name: SampleSet([make_sample(name, 5)], []) for name in ("a", "b")}
+    batch = build_batch(groups, sets, TrainConfig(steps=1), 0, 2)  # they were sampled by version 4
+    assert batch.metrics["future_versions"] == 10 and batch.metrics["staleness"] == 0

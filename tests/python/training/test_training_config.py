@@ -29,6 +29,10 @@ from lightning_lab.training import ConfigError, TrainConfig
         ({"sampling": Sampling(top_p=0.9)}, "top_p 1 and top_k 0"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1"),
         ({"entropy_coef": float("inf")}, "entropy_coef is inf"),
+        ({"kl_coef": float("nan")}, "kl_coef is nan"),
+        ({"singleton": "one"}, "no singleton rule 'one'. Use one of: batch_mean, reward, zero"),
+        ({"merge": "tree"}, "no merge rule 'tree'"),
+        ({"call_kinds": ("judge",)}, "no call kind 'judge'"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(settings: dict[str, Any], words: str) -> None:
@@ -42,3 +46,29 @@ def test_settings_are_json_values() -> None:
     config = TrainConfig(steps=2, loss_options={"clip_high": 0.28})
     assert json.loads(json.dumps(config.settings()))["loss_options"] == {"clip_high": 0.28}
     assert config.sample_limit == config.token_budget
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss": "ppo"}, "no loss 'ppo'. Use one of: cispo, gspo"),
+        ({"loss": "gspo", "loss_options": {"dual_clip": 3}}, "loss_options has dual_clip, which 'gspo' does not know"),
+        ({"kl_estimator": "k4"}, "no kl_estimator 'k4'"),
+        ({"corrections": {"tis": {}}}, "no correction 'tis'"),
+        ({"corrections": {"geometric_mask": {"cap": 1}}}, "corrections has cap.*It takes: high, low"),
+        ({"corrections": {"token_tis": {}}}, "old_logprobs='recomputed'"),
+        ({"old_logprobs": "new"}, "no old_logprobs 'new'. Use one of: recomputed, rollout"),
+    ],
+)
+def test_a_loss_that_cannot_work_is_named_before_the_first_rollout(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        TrainConfig(**{"steps": 1, **settings}).check_loss()
+
+
+def test_every_option_together_is_accepted() -> None:
+    config = TrainConfig(
+        steps=1, loss="cispo", old_logprobs="recomputed", kl_coef=0.01, kl_estimator="k2", call_kinds=("main",),
+        corrections={"token_tis": {"cap": 3.0}, "geometric_mask": {}},
+    )  # fmt: skip
+    config.check_loss()
+    assert config.learner_options()["corrections"] == {"token_tis": {"cap": 3.0}, "geometric_mask": {}}

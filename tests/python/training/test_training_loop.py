@@ -208,7 +208,8 @@ def test_the_learner_is_told_how_the_tokens_were_sampled(lab: FakeLab, make_loop
     make_loop(steps=1, groups=4, n=8, sampling=sampling, loss_options={"clip_high": 0.3}, entropy_coef=0.01).run()
     assert set(lab.controller.samplings) == {sampling}
     expected = {"temperature": 0.8, "clip_high": 0.3, "entropy_coef": 0.01, "max_grad_norm": 1.0, "weight_decay": 0.0}
-    assert lab.policy.options == expected
+    by_default = {"old": "rollout", "corrections": {}, "kl_coef": 0.0, "kl_estimator": "k3"}
+    assert lab.policy.options == expected | by_default
 
 
 def test_a_stop_request_finishes_the_step(lab: FakeLab, make_loop: MakeLoop) -> None:
