@@ -25,14 +25,16 @@ _COMPACTION_KINDS = ("compact", "compaction")
 _TALK = r"(?:conversation|session|chat|thread|history|context)"
 _TITLE = re.compile(
     rf"title generator|\b(?:title|topic|summar\w+)\b[^.\n]{{0,80}}\b{_TALK}\b"
-    rf"|\b{_TALK}\b[^.\n]{{0,80}}\b(?:title|topic)\b",
-    re.IGNORECASE,
+    rf"|\b{_TALK}\b[^.\n]{{0,80}}\b(?:title|topic)\b"
 )
 _SUMMARY = re.compile(
     rf"context checkpoint|state_snapshot|\b(?:summar\w+|compact\w*|condens\w+|hand-?off)\b[^.\n]{{0,120}}"
-    rf"\b(?:{_TALK}|so far|progress)\b|\bcontinu\w+ (?:our|the|this) conversation\b",
-    re.IGNORECASE,
+    rf"\b(?:{_TALK}|so far|progress)\b|\bcontinu\w+ (?:our|the|this) conversation\b"
 )
+_WORDS = ("title", "topic", "summar", "checkpoint", "snapshot", "compact", "condens", "hand", "continu")
+"""One of them is in every such instruction: most messages need no search."""
+_OPENING = 600
+"""Characters in which an instruction shows itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def _agent(request: Request) -> int:
 def _asks_for_title(request: Request) -> bool:
     if request.tools or any(message.role == "assistant" for message in request.messages):
         return False
-    return any(_TITLE.search(_opening(message)) for message in request.messages)
+    return any(_speaks_of(_TITLE, message) for message in request.messages)
 
 
 def _asks_for_summary(request: Request) -> bool:
@@ -129,9 +131,10 @@ def _asks_for_summary(request: Request) -> bool:
     if len(request.messages) < 3 or request.messages[-1].role != "user":
         return False
     said = any(message.role == "assistant" for message in request.messages)
-    return said and _SUMMARY.search(_opening(request.messages[-1])) is not None
+    return said and _speaks_of(_SUMMARY, request.messages[-1])
 
 
-def _opening(message: Message) -> str:
-    """Instructions stand in front; what follows may be any text."""
-    return message.content[:600]
+def _speaks_of(pattern: re.Pattern[str], message: Message) -> bool:
+    """Whether the message begins with such an instruction; what follows may be any text."""
+    opening = message.content[:_OPENING].lower()
+    return any(word in opening for word in _WORDS) and pattern.search(opening) is not None

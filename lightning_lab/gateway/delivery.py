@@ -59,13 +59,14 @@ class Delivery:
         body = opening + reply()
         if not self._started:
             await self._begin(200, None if self._stream else len(body))
-        await self._write(body)
         if len(body) > _SOCKET_BUFFER:
+            await self._write(body)
             await self._write(b"")  # returns when a slow reader has taken the rest, or is gone
             await asyncio.sleep(0)  # lets a disconnect be seen
+            body = b""
         if self._gone():
             return False
-        await self._send({"type": "http.response.body", "body": b""})
+        await self._send({"type": "http.response.body", "body": body})
         return True
 
     async def fail(self, fault: Fault) -> None:

@@ -83,7 +83,7 @@ def _read_item(
         conversation.call(
             {
                 "id": fields.text(item, "call_id", where),
-                "name": shown(item, flattened),
+                "name": shown(item, flattened, where),
                 "arguments": fields.arguments_text(said, f"{where}arguments"),
             }
         )

@@ -39,9 +39,9 @@ def called(name: str, flattened: list[dict[str, str]]) -> dict[str, str]:
     return {"name": name}
 
 
-def shown(item: Mapping[str, Any], flattened: list[dict[str, str]]) -> str:
+def shown(item: Mapping[str, Any], flattened: list[dict[str, str]], where: str) -> str:
     """How the model knows the function that an item calls. Raises `Fault` 400."""
-    name, space = fields.text(item, "name"), fields.text(item, "namespace")
+    name, space = fields.text(item, "name", where), fields.text(item, "namespace", where)
     for one in flattened if space else ():
         if (one["namespace"], one["name"]) == (space, name):
             return one["shown"]
