@@ -74,6 +74,8 @@ class UpdateResult:
     metrics: Mapping[str, float]
     tokens: Sequence[TokenStats] = field(default_factory=tuple)
     """In the order of the rows given, when they were asked for."""
+    rollout_weights: Mapping[str, float] = field(default_factory=dict)
+    """Share of each rollout in the step's weight after off-policy correction, by rollout id."""
 
 
 @runtime_checkable

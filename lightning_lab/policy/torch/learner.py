@@ -80,13 +80,16 @@ class TorchLearner:
             prefix.backward()
         applied, norm = self._apply(own, learning_rate)
         flat = {name: np.concatenate(found) if found else np.zeros(0, np.float32) for name, found in columns.items()}
-        metrics = _metrics(flat, done, masked)
+        shares = _rollout_weights(flat, done)
+        metrics = {**_metrics(flat, masked), **weight_metrics(shares)}
         metrics.update(loss=total, grad_norm=norm, skipped=0.0 if applied else 1.0, learning_rate=learning_rate)
         if not own.token_stats:
-            return UpdateResult(metrics=metrics)
+            return UpdateResult(metrics=metrics, rollout_weights=shares)
         known = _token_stats(flat, done)
         return UpdateResult(
-            metrics=metrics, tokens=[known.get(id(row)) or _nothing(row) for rows in micro_batches for row in rows]
+            metrics=metrics,
+            tokens=[known.get(id(row)) or _nothing(row) for rows in micro_batches for row in rows],
+            rollout_weights=shares,
         )
 
     def _check_ids(self, micro_batches: Sequence[Sequence[LossRow]]) -> None:
@@ -185,10 +188,14 @@ def _accumulate(
     return float(summed.detach())
 
 
-def _metrics(flat: Mapping[str, Floats], rows: Sequence[LossRow], masked: Mapping[str, int]) -> dict[str, float]:
+def _rollout_weights(flat: Mapping[str, Floats], rows: Sequence[LossRow]) -> dict[str, float]:
+    owners = [row.sample.rollout_id for row in rows for _ in range(int(trained_positions(row).sum()))]
+    return rollout_weights(owners, flat["effective_weight"])
+
+
+def _metrics(flat: Mapping[str, Floats], masked: Mapping[str, int]) -> dict[str, float]:
     """Token means over everything that trains, by the names of the field."""
     gap = np.abs(flat["sampler_gap"])
-    owners = [row.sample.rollout_id for row in rows for _ in range(int(trained_positions(row).sum()))]
     count = len(flat["ratio"])
     return {
         "entropy": float(flat["entropy"].mean()) if count else 0.0,
@@ -196,7 +203,6 @@ def _metrics(flat: Mapping[str, Floats], rows: Sequence[LossRow], masked: Mappin
         "tokens": float(count),
         "logprob_diff_max": float(np.nanmax(gap)) if np.isfinite(gap).any() else 0.0,
         "reference_kl": float(flat["kl"].mean()) if count else 0.0,
-        **weight_metrics(rollout_weights(owners, flat["effective_weight"])),
         **{f"masked_{name}": float(tokens) for name, tokens in masked.items()},
     }
 

@@ -142,6 +142,9 @@ def test_masks_are_counted_and_shown_in_the_rollouts_weights(policy: TorchPolicy
     means = [float(np.nanmean(np.log(stats.ratio))) for stats in plain.tokens]
     found = update({"geometric_mask": {"low": 0.0, "high": float(np.exp(sum(means) / 2))}})
     assert found.metrics["masked_geometric_mask"] == 30, "the far row"
+    assert found.rollout_weights == {"r0": 1.0, "r1": 0.0} and plain.rollout_weights == pytest.approx(
+        {"r0": 0.5, "r1": 0.5}
+    )
     assert found.metrics["effective_rollouts"] == pytest.approx(1.0) and found.metrics["rollout_weight_max"] == 1.0
     assert np.nansum(np.abs(found.tokens[1].loss)) == 0 < np.nansum(np.abs(found.tokens[0].loss))
 
