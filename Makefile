@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE := 1
         wheel clean
 
 quickstart: ## run notebooks/quickstart.ipynb headless; the result is in build/
-	$(BOOTSTRAP) quickstart
+	$(BOOTSTRAP) $(if $(filter smollm2,$(MODEL)),smollm2,quickstart)
 	$(BIN)/python scripts/run_notebook.py notebooks/quickstart.ipynb build/quickstart.ipynb
 
 lab: ## open the quickstart in JupyterLab with the panel

