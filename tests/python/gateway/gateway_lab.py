@@ -163,11 +163,10 @@ make_policy: Callable[..., ScriptedPolicy] = ScriptedPolicy
 def said(message: Message) -> str:
     """A message as the scripted policy writes it."""
     thought = f"<think>{message.reasoning}</think>" if message.reasoning else ""
-    return (
-        thought
-        + message.content
-        + "".join(tool_call(c["name"], json.loads(c["arguments"])) for c in message.tool_calls)
-    )
+    calls = [
+        f'<tool_call>{{"name": "{c["name"]}", "arguments": {c["arguments"]}}}</tool_call>' for c in message.tool_calls
+    ]
+    return thought + message.content + "".join(calls)
 
 
 def tool_call(name: str, arguments: Mapping[str, Any]) -> str:

@@ -259,3 +259,52 @@ async def test_models_in_anthropics_shape(lab):
         one = (await http.get("/v1/models/claude-x")).json()
     assert listed["data"][0]["id"] == listed["first_id"] == "scripted"
     assert (one["type"], one["id"]) == ("model", "claude-x")
+
+
+WRONG = ["x", 7, 1.5, True, [], {}, [[]], [7], [{}], [None], None, 10**30]
+FIELDS = [
+    "model", "messages", "system", "tools", "stream", "stop_sequences", "max_tokens", "temperature", "top_p", "top_k",
+    "thinking", "metadata", "tool_choice", "output_config", "context_management",
+]  # fmt: skip
+BLOCKS: list[dict[str, Any]] = [
+    {"type": "text", "text": "t"},
+    {"type": "thinking", "thinking": "t", "signature": "s"},
+    {"type": "redacted_thinking", "data": "d"},
+    {"type": "tool_use", "id": "i", "name": "n", "input": {}},
+    {"type": "tool_result", "tool_use_id": "i", "content": [{"type": "text", "text": "t"}]},
+    {"type": "search_result", "source": "s", "title": "t"},
+]
+
+
+async def sane(http: httpx.AsyncClient, payload: Any) -> None:
+    """Answered, or refused in Anthropic's shape; never a fault of ours."""
+    answer = await http.post("/v1/messages", content=json.dumps(payload).encode())
+    assert answer.status_code in (200, 400), (payload, answer.text)
+    if answer.status_code == 400:
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_any_type_in_any_field_is_answered_or_refused(lab):
+    async with client(lab) as http:
+        for field in FIELDS:
+            for value in WRONG:
+                await sane(http, body() | {field: value})
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block["type"])
+async def test_any_type_in_any_block_is_answered_or_refused(make_lab, block):
+    lab = make_lab(lambda _: "ok")
+    async with client(lab) as http:
+        for role in ("user", "assistant"):
+            for key in block:
+                for value in WRONG:
+                    await sane(http, body() | {"messages": [{"role": role, "content": [{**block, key: value}]}]})
+    assert all(call.protocol == "messages" for call in lab.calls())
+
+
+async def test_arguments_that_json_numbers_cannot_hold_are_answered(make_lab):
+    lab = make_lab(lambda _: tool_call("f", {"n": 10**30}))
+    for stream in (False, True):
+        answer = await post(lab, body(f"{stream}", tools=[CALC], stream=stream))
+        assert answer.status_code == 200
+        assert "tool_use" in answer.text
