@@ -99,7 +99,7 @@ QUICKSTART_SETTING = Setting(system="", tools=(QUICKSTART_TOOL,), phrase=TASK_PH
 
 
 def draw_setting(rng: random.Random) -> Setting:
-    """Half of the time what the quickstart sends, else a variation, so that small edits of the agent do not break it."""
+    """Half of the time what the quickstart sends, else a variation: small edits of the agent shall not break it."""
     if rng.random() < 0.5:
         return QUICKSTART_SETTING
     name, argument, description = rng.choice(TOOL_NAMES), rng.choice(ARGUMENT_NAMES), rng.choice(DESCRIPTIONS)
@@ -111,14 +111,30 @@ def draw_setting(rng: random.Random) -> Setting:
 
 
 def draw_expression(rng: random.Random) -> str:
-    """Two to six terms of one to four digits, joined by + and -, never all of one length."""
-    terms = rng.randint(*TERMS)
-    while True:
-        digits = [rng.randint(*DIGITS) for _ in range(terms)]
-        if len(set(digits)) > 1:
-            break
-    numbers = [str(rng.randint(0 if n == 1 else 10 ** (n - 1), 10**n - 1)) for n in digits]
+    """Two to six terms of one to five digits, joined by + and -, never all of one length.
+
+    Some are made of a few digits only: what follows is then hard to tell from the digits just before, so the model has
+    to keep its place.
+    """
+    lengths = _draw_lengths(rng)
+    digits = "0123456789" if rng.random() < 0.7 else "".join(rng.sample("0123456789", rng.randint(2, 4)))
+    numbers = [_draw_number(rng, digits, length) for length in lengths]
     return numbers[0] + "".join(f" {rng.choice('+-')} {number}" for number in numbers[1:])
+
+
+def _draw_lengths(rng: random.Random) -> list[int]:
+    """Digits of each term: half of the time any, else all alike but one, which is as near to a task as is allowed."""
+    terms, length = rng.randint(*TERMS), rng.randint(*DIGITS)
+    alike = rng.random() < 0.5
+    lengths = [length if alike else rng.randint(*DIGITS) for _ in range(terms)]
+    if len(set(lengths)) == 1:
+        lengths[rng.randrange(terms)] = rng.choice([other for other in range(1, 6) if other != lengths[0]])
+    return lengths
+
+
+def _draw_number(rng: random.Random, digits: str, length: int) -> str:
+    first = rng.choice(digits if length == 1 else digits.replace("0", ""))
+    return first + "".join(rng.choice(digits) for _ in range(length - 1))
 
 
 def could_be_a_task(expression: str) -> bool:

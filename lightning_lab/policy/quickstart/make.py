@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 from transformers import DynamicCache, GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 
 from lightning_lab.policy.quickstart.conversations import Habits, Turn, draw_conversation, draw_expression, draw_setting
 from lightning_lab.policy.quickstart.vocabulary import build_tokenizer
@@ -26,7 +27,7 @@ HERE = Path(__file__).parent
 CHECKPOINT = HERE / "checkpoint"
 CONTEXT_LENGTH = 1024
 COPYING = Habits(guess=0.05, stop_early=0.0, chatter=0.02)
-WARM = Habits(guess=0.35, stop_early=0.08, chatter=0.25)
+WARM = Habits(guess=0.38, stop_early=0.10, chatter=0.30)
 IGNORED = -100
 
 
@@ -35,9 +36,9 @@ class Recipe:
     """How long and how fast to train."""
 
     seed: int = 0
-    repeat_steps: int = 900
-    copying_steps: int = 500
-    warm_steps: int = 150
+    repeat_steps: int = 600
+    copying_steps: int = 600
+    warm_steps: int = 120
     batch: int = 32
     learning_rate: float = 3e-3
     warmup_steps: int = 100
@@ -107,7 +108,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, turns: Sequence[Turn], tools: Seq
     return Row(ids, labels)
 
 
-def wire_shift(attention: torch.nn.Module, head: int, distance: int) -> None:
+def wire_shift(attention: Qwen2Attention, head: int, distance: int) -> None:
     """Let a head start out looking ``distance`` tokens back, whatever the tokens are.
 
     Query and key biases are constant vectors, so that after rotary embedding their product depends on the distance
@@ -141,18 +142,28 @@ def draw_repeat(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:
 def draw_batches(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Iterator[list[Row]]:
     """The whole training set, batch by batch. Conversations of one batch share their setting, and so a prefix."""
     rng = random.Random(recipe.seed)
+
+    def repeats() -> list[Row]:
+        return [draw_repeat(tokenizer, rng) for _ in range(recipe.batch)]
+
+    def conversations(habits: Habits) -> list[Row]:
+        setting = draw_setting(rng)
+        return [encode(tokenizer, draw_conversation(rng, setting, habits), setting.tools) for _ in range(recipe.batch)]
+
     for _ in range(recipe.repeat_steps):
-        yield [draw_repeat(tokenizer, rng) for _ in range(recipe.batch)]
-    for habits, steps in ((COPYING, recipe.copying_steps), (WARM, recipe.warm_steps)):
-        for _ in range(steps):
-            setting = draw_setting(rng)
-            yield [
-                encode(tokenizer, draw_conversation(rng, setting, habits), setting.tools) for _ in range(recipe.batch)
-            ]
+        yield repeats()
+    for _ in range(recipe.copying_steps):
+        yield conversations(COPYING)
+        yield repeats()
+    for _ in range(recipe.warm_steps):
+        yield conversations(WARM)
 
 
 def batch_loss(model: Qwen2ForCausalLM, rows: Sequence[Row], pad: int) -> torch.Tensor:
-    """Mean cross-entropy of the learned tokens. The prefix that all rows share is computed once."""
+    """Mean cross-entropy of the learned tokens. The prefix that all rows share is computed once.
+
+    A batch of few learned tokens (guesses without tools, mostly noise) counts less than its mean.
+    """
     shared = shared_prefix(rows)
     longest = max(len(row.ids) for row in rows) - shared
     ids = torch.full((len(rows), longest), pad)
@@ -169,7 +180,8 @@ def batch_loss(model: Qwen2ForCausalLM, rows: Sequence[Row], pad: int) -> torch.
     hidden = model.model(ids, past_key_values=cache, use_cache=cache is not None).last_hidden_state
     learned = labels[:, 1:] != IGNORED
     logits = model.lm_head(hidden[:, :-1][learned])
-    return torch.nn.functional.cross_entropy(logits, labels[:, 1:][learned])
+    total = torch.nn.functional.cross_entropy(logits, labels[:, 1:][learned], reduction="sum")
+    return total / max(len(logits), 12 * len(rows))
 
 
 def shared_prefix(rows: Sequence[Row]) -> int:
@@ -184,12 +196,12 @@ def shared_prefix(rows: Sequence[Row]) -> int:
 def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Iterator[float]:
     """Warm ``model`` up in place; yields the loss of every step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    total = recipe.repeat_steps + recipe.copying_steps + recipe.warm_steps
+    total = recipe.repeat_steps + 2 * recipe.copying_steps + recipe.warm_steps
     for step, rows in enumerate(draw_batches(tokenizer, recipe)):
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * min((step + 1) / recipe.warmup_steps, 1.02 - step / total)
         loss = batch_loss(model, rows, tokenizer.pad_token_id)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
