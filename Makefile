@@ -23,6 +23,7 @@ setup:
 	$(BOOTSTRAP) dev
 	$(BOOTSTRAP) extension
 	$(BOOTSTRAP) browser
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/python/tokens/tokenizer_cache.py
 
 lint:
 	$(BIN)/ruff check .
@@ -38,6 +39,7 @@ test-typescript:
 
 test-python:
 	$(BIN)/pytest tests/python
+	$(BIN)/pytest tests/python/gateway -m tokenizers
 
 test-packaging: ## the wheel in a fresh environment, and binder/postBuild from a clean copy
 	$(BIN)/pytest tests/packaging

@@ -14,13 +14,6 @@ from lightning_lab.gateway import Gateway
 from lightning_lab.store import Store
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
-        "tokenizers: needs real tokenizers (python tests/python/tokens/tokenizer_cache.py); run with -m tokenizers",
-    )
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that need fetched tokenizers run where they are asked for; elsewhere pytest counts them as deselected."""
     if "tokenizers" in config.option.markexpr:
