@@ -96,8 +96,8 @@ async def test_closing_ends_the_run_and_leaves_its_record_readable(open_lab: Ope
     run = trainer(lab).fit(steps=3)
     wait_until(lambda: lab.status.running, "agents to run")
     port = int(lab.url.rsplit(":", 1)[1])
+    wait_until(lambda: psutil.Process().children(recursive=True), "their processes to be there")
     children = psutil.Process().children(recursive=True)
-    assert children
     lab.close()
     lab.close()
     await run
