@@ -76,4 +76,20 @@ def compute_advantages(
     return advantages
 
 
+def sample_level_advantages(
+    name: str, rewards: FloatArray, group: IntArray, valid: BoolArray, samples: IntArray, *, singleton: str = "zero"
+) -> FloatArray:
+    """For comparison only: `compute_advantages` with every rollout entered once per sample, as some trainers do.
+
+    ``samples`` is int [n]: rollouts with more samples pull their group's mean and standard deviation towards their
+    reward; those without samples get 0. With samples ``[3, 1]`` and rewards ``[1, 0]`` the mean is 3/4, not 1/2.
+    Source: Agent Lightning v1.0 (arXiv 2608.17528), §2.2 and figure 4, which argues against it.
+    """
+    owner = np.repeat(np.arange(len(rewards)), samples)
+    entered = compute_advantages(name, rewards[owner], group[owner], valid[owner], singleton=singleton)
+    advantages = np.zeros(len(rewards))
+    advantages[owner] = entered
+    return advantages
+
+
 _BUILT_IN = frozenset(ESTIMATORS)

@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from lightning_lab.algorithms import compute_advantages, group_statistics, rollout_shares, token_weights
+from lightning_lab.algorithms import (
+    compute_advantages,
+    group_statistics,
+    rollout_shares,
+    sample_level_advantages,
+    token_weights,
+)
 from lightning_lab.algorithms.advantages import BoolArray, FloatArray, IntArray
 from lightning_lab.planning import plan
 from lightning_lab.policy.base import LossRow
@@ -76,12 +82,11 @@ def build_batch(
     rewards = np.array([_or_nan(valid_reward(rollout)) for rollout in rollouts], np.float64)
     valid = np.isfinite(rewards)
     used = _shuffled(rewards, valid, config.seed, step) if config.shuffle_rewards else rewards
-    advantages = compute_advantages(config.estimator, used, group_of, valid, singleton=config.singleton)
-
     owner, samples = _cut_samples(rollouts, sample_sets, config.sample_limit)
     tokens = np.array([trained_tokens(sample) for sample in samples], np.int64)
     chosen = [i for i in range(len(samples)) if tokens[i] and valid[owner[i]]]
     chosen_owner, chosen_tokens = owner[chosen], tokens[chosen]
+    advantages = _advantages(config, used, group_of, valid, chosen_owner)
     weights = token_weights(config.normalizer, chosen_owner, chosen_tokens, constant=config.constant)
     rows = [
         LossRow(sample=samples[i], advantage=float(advantages[owner[i]]), token_weight=float(weight))
@@ -100,6 +105,16 @@ def build_batch(
         skipped=_skip_reason(valid, rows),
         metrics=_counts(rollouts, rewards, used, group_of, samples, rows, version),
     )
+
+
+def _advantages(
+    config: TrainConfig, rewards: FloatArray, group: IntArray, valid: BoolArray, owner: IntArray
+) -> FloatArray:
+    """Per rollout. ``owner``: the rollout of each sample that trains."""
+    if config.advantage_unit == "sample":
+        samples = np.bincount(owner, minlength=len(rewards))
+        return sample_level_advantages(config.estimator, rewards, group, valid, samples, singleton=config.singleton)
+    return compute_advantages(config.estimator, rewards, group, valid, singleton=config.singleton)
 
 
 def _cut_samples(

@@ -13,6 +13,8 @@ from lightning_lab.algorithms import ESTIMATORS, NORMALIZERS, SINGLETONS
 from lightning_lab.records import Sampling
 from lightning_lab.samples import CALL_KINDS, MERGES
 
+ADVANTAGE_UNITS = ("rollout", "sample")
+
 
 class ConfigError(ValueError):
     """A setting cannot work; the message names it, its value and what would."""
@@ -32,6 +34,9 @@ class TrainConfig:
     """Advantages: a key of ``algorithms.ESTIMATORS``."""
     singleton: str = "zero"
     """Advantage of a rollout that is alone in its group: a name of ``algorithms.SINGLETONS``."""
+    advantage_unit: str = "rollout"
+    """What a group's statistics count. ``sample`` is for comparison only: a rollout that was cut into more samples then
+    counts more often, which contract 4 rules out (`algorithms.sample_level_advantages`)."""
     merge: str = "forest"
     """How calls become samples: a key of ``samples.MERGES``."""
     call_kinds: tuple[str, ...] | None = None
@@ -102,6 +107,7 @@ class TrainConfig:
             _require_known("call kind", kind, CALL_KINDS)
         _require_known("singleton rule", self.singleton, SINGLETONS)
         _require_known("merge rule", self.merge, MERGES)
+        _require_known("advantage unit", self.advantage_unit, ADVANTAGE_UNITS)
         _require_known("estimator", self.estimator, ESTIMATORS)
         _require_known("normalizer", self.normalizer, NORMALIZERS)
 

@@ -15,6 +15,7 @@ from lightning_lab.algorithms import (
     compute_advantages,
     group_statistics,
     register_estimator,
+    sample_level_advantages,
 )
 from lightning_lab.algorithms.advantages import dr_grpo, grpo, maxrl, reinforce_pp, rloo
 from lightning_lab.algorithms.estimation import GROUPLESS
@@ -202,3 +203,28 @@ def test_unknown_names_say_what_there_is() -> None:
         register_estimator("grpo", dr_grpo)
     with pytest.raises(EstimatorError, match="variable's"):
         register_estimator("a b", dr_grpo)
+
+
+def test_sample_level_statistics_count_a_rollout_once_per_sample() -> None:
+    """The example of the Agent Lightning v1.0 report, figure 4: three samples with reward 1, one with reward 0."""
+    rewards, group, valid = np.array([1.0, 0.0]), np.zeros(2, np.int64), np.ones(2, bool)
+    cut = sample_level_advantages("dr_grpo", rewards, group, valid, np.array([3, 1]))
+    assert cut.tolist() == [1 / 4, -3 / 4]
+    assert compute_advantages("dr_grpo", rewards, group, valid).tolist() == [1 / 2, -1 / 2]
+
+
+@given(groups=rewards_of_groups, data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_sample_level_advantages_cancel_over_samples_and_equal_the_rollouts_where_each_has_one(
+    groups: list[list[float]], data: st.DataObject
+) -> None:
+    rewards, group, valid = _arrays(groups)
+    ones = np.ones(len(rewards), np.int64)
+    assert np.array_equal(
+        sample_level_advantages("dr_grpo", rewards, group, valid, ones),
+        compute_advantages("dr_grpo", rewards, group, valid),
+    )
+    samples = np.array(data.draw(st.lists(st.integers(0, 4), min_size=len(rewards), max_size=len(rewards))), np.int64)
+    advantages = sample_level_advantages("dr_grpo", rewards, group, valid, samples)
+    assert np.isfinite(advantages).all() and not advantages[samples == 0].any()
+    assert np.bincount(group, advantages * samples) == pytest.approx(0.0, abs=1e-9)

@@ -64,6 +64,13 @@ def test_agent_lightning_444_many_samples_do_not_move_the_baseline() -> None:
     assert {row.token_weight for row in rows_of(many)["r01"]} == {1 / (2 * 9)}
 
 
+def test_advantages_by_sample_are_there_to_compare_with() -> None:
+    """Nine samples of a failure pull the mean down to 1/10; a tenth, which trains nothing, does not count."""
+    many = make_batch([[(1.0, [9]), (0.0, [1] * 9 + [0])]], advantage_unit="sample", estimator="dr_grpo")
+    assert [r.advantage for r in many.rollouts] == pytest.approx([0.9, -0.1])
+    assert {row.advantage for row in rows_of(many)["r01"]} == {many.rollouts[1].advantage}
+
+
 @pytest.mark.parametrize("normalizer", ["rollout_mean", "token_mean", "constant"])
 def test_the_weight_of_a_token_does_not_depend_on_cuts(normalizer: str) -> None:
     whole = make_batch([[(1.0, [6]), (0.0, [4])]], normalizer=normalizer)

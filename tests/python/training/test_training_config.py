@@ -31,6 +31,7 @@ from lightning_lab.training import ConfigError, TrainConfig
         ({"entropy_coef": float("inf")}, "entropy_coef is inf"),
         ({"kl_coef": float("nan")}, "kl_coef is nan"),
         ({"singleton": "one"}, "no singleton rule 'one'. Use one of: batch_mean, reward, zero"),
+        ({"advantage_unit": "token"}, "no advantage unit 'token'. Use one of: rollout, sample"),
         ({"merge": "tree"}, "no merge rule 'tree'"),
         ({"call_kinds": ("judge",)}, "no call kind 'judge'"),
     ],
