@@ -5,10 +5,11 @@
 128 rollouts of 40 calls whose histories grow to 32 K tokens; 20 % of the calls belong to two sub-agents that take turns
 with the main agent, and one rollout in eight meets a break that its messages do not announce. Diagnosis is included.
 
-* `tokens_per_s`: prompt tokens of the calls / seconds of `build_samples`.
-* `baseline_tokens_per_s`: a straightforward implementation of the linear rule with Python lists, on the same calls.
-* `memory_ratio`: (ids of the calls + peak of what building allocates, samples included) / ids of the calls.
-* `with_store_tokens_per_s`: the same as the first with reading the calls back from the store (fewer rollouts).
+* `tokens_per_s`: prompt tokens of the calls / seconds from SQLite to samples: read the calls, link, diagnose, lay out.
+* `baseline_tokens_per_s`: a straightforward implementation of the linear rule with Python lists, on the same calls in
+  memory already.
+* `memory_ratio`: most bytes that reading and building hold, calls and samples included / 4 bytes per id of the calls.
+* `from_memory_tokens_per_s`, `from_memory_ratio`: the same two when the calls are in memory, each with its own ids.
 * `merge`: samples that each merge rule makes of the same calls.
 """
 
@@ -19,7 +20,8 @@ import json
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ REPLY_TOKENS = 200
 
 
 class Agent:
-    """One conversation that grows to ``final`` prompt tokens over ``turns`` calls."""
+    """One conversation that grows to ``final`` prompt tokens over ``turns`` calls, with about 4 characters a token."""
 
     def __init__(self, name: str, turns: int, final: int, rng: np.random.Generator) -> None:
         self.name = name
@@ -42,14 +44,14 @@ class Agent:
         self.growth = final // turns
         self.messages: tuple[Message, ...] = (
             Message(role="system", content=f"You are {name}."),
-            Message(role="user", content=f"The task of {name}"),
+            Message(role="user", content=self._text(self.growth)),
         )
         self.ids = self._draw(self.growth)
 
     def call(self, rollout: str, ordinal: int, *, altered: bool) -> Call:
         if altered:
             self.ids[len(self.ids) // 2] += 1
-        reply = Message(role="assistant", content=f"{self.name} says {ordinal}")
+        reply = Message(role="assistant", content=self._text(REPLY_TOKENS))
         sampled = self._draw(REPLY_TOKENS)
         call = Call(
             id=f"c-{rollout}-{ordinal}",
@@ -76,9 +78,12 @@ class Agent:
             delivered=True,
             thread=self.name,
         )
-        self.messages = (*self.messages, reply, Message(role="user", content=f"Observation {ordinal}"))
+        self.messages = (*self.messages, reply, Message(role="user", content=self._text(self.growth - REPLY_TOKENS)))
         self.ids = np.concatenate([self.ids, sampled, self._draw(self.growth - REPLY_TOKENS)])
         return call
+
+    def _text(self, tokens: int) -> str:
+        return self.rng.bytes(2 * tokens).hex()
 
     def _draw(self, count: int) -> Ids:
         return self.rng.integers(0, VOCABULARY, count).astype(np.int32)
@@ -132,53 +137,55 @@ def seconds(function: Callable[[], Any]) -> float:
     return time.process_time() - began
 
 
-def from_store(rollouts: Iterator[list[Call]]) -> float:
-    with tempfile.TemporaryDirectory() as directory:
-        store = Store(Path(directory) / "store.sqlite")
-        tokens = 0
-        ids = []
-        for calls in rollouts:
-            tokens += prompt_tokens(calls)
-            ids.append(calls[0].rollout_id)
-            for call in calls:
-                store.put_call(call)
-        store.flush()
-        took = seconds(lambda: [build_samples(store.calls(rollout_id), decode) for rollout_id in ids])
-        store.close()
-    return tokens / took
+def peak(function: Callable[[], Any]) -> int:
+    """Most bytes that were allocated at any moment of the call."""
+    tracemalloc.start()
+    function()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
 
 
 def measure(rollouts: int, calls: int, final: int) -> dict[str, Any]:
-    tokens = built = listed = listed_tokens = peak = 0.0
+    with tempfile.TemporaryDirectory() as directory, Store(Path(directory) / "store.sqlite") as store:
+        for number in range(rollouts):
+            for call in make_rollout(number, calls, final):
+                store.put_call(call)
+        store.flush()
+        return measure_stored(store, [f"r{number}" for number in range(rollouts)])
+
+
+def measure_stored(store: Store, rollout_ids: Sequence[str]) -> dict[str, Any]:
+    tokens = stored = built = listed = listed_tokens = memory = memory_in_place = 0.0
     merged: dict[str, int] = dict.fromkeys(MERGES, 0)
     breaks = 0
-    for number in range(rollouts):
-        made = make_rollout(number, calls, final)
-        here = prompt_tokens(made)
-        tokens += here
+    for number, rollout_id in enumerate(rollout_ids):
+        stored += seconds(lambda rollout_id=rollout_id: build_samples(store.calls(rollout_id), decode))  # type: ignore[misc]
+        made = [replace(call, prompt_ids=call.prompt_ids.copy()) for call in store.calls(rollout_id)]
+        tokens += prompt_tokens(made)
         built += seconds(lambda made=made: build_samples(made, decode))  # type: ignore[misc]
         if number % 8 == 0:  # the baseline is slow, and each rollout costs it the same
             listed += seconds(lambda made=made: linear_with_lists(made))  # type: ignore[misc]
-            listed_tokens += here
-            raw = 4 * (here + sum(len(call.sampled_ids) for call in made))
-            tracemalloc.start()
+            listed_tokens += prompt_tokens(made)
+            raw = 4 * sum(len(call.prompt_ids) + len(call.sampled_ids) for call in made)
+            reading = peak(lambda rollout_id=rollout_id: build_samples(store.calls(rollout_id), decode))  # type: ignore[misc]
+            memory = max(memory, reading / raw)
+            memory_in_place = max(memory_in_place, 1 + peak(lambda made=made: build_samples(made, decode)) / raw)  # type: ignore[misc]
             breaks += len(build_samples(made, decode).breaks)
-            peak = max(peak, (raw + tracemalloc.get_traced_memory()[1]) / raw)
-            tracemalloc.stop()
             for rule in MERGES:
                 merged[rule] += len(build_samples(made, decode, merge=rule).samples)
-    speed, baseline = tokens / built, listed_tokens / listed
+    speed, baseline = tokens / stored, listed_tokens / listed
     return {
         "tokens_per_s": speed,
         "baseline_tokens_per_s": baseline,
         "ratio": speed / baseline,
-        "memory_ratio": peak,
-        "with_store_tokens_per_s": from_store(make_rollout(number, calls, final) for number in range(min(rollouts, 8))),
+        "memory_ratio": memory,
+        "from_memory_tokens_per_s": tokens / built,
+        "from_memory_ratio": memory_in_place,
         "merge": merged,
         "breaks": breaks,
         "prompt_tokens": int(tokens),
-        "rollouts": rollouts,
-        "calls": calls,
+        "rollouts": len(rollout_ids),
     }
 
 

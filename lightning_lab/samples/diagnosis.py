@@ -14,6 +14,8 @@ from lightning_lab.samples.parents import Forest
 Decode = Callable[[Ids], str]
 WINDOW = 12
 """Tokens shown on each side of a break."""
+HEAD = 64
+"""Tokens that tell most different texts apart, so that the rest need not be decoded."""
 RECENT = 64
 """Completed calls in which a summary is looked for: it is used soon after it was written."""
 
@@ -78,8 +80,16 @@ def _same_text(whole: Ids, prompt: Ids, start: int, decode: Decode | None) -> bo
     if decode is None or (whole < 0).any() or (prompt < 0).any():
         return False
     said = whole[start:]
+    if len(said) > HEAD and not _begins_alike(decode(prompt[start : start + HEAD]), decode(said[:HEAD])):
+        return False
     # other ids for the same text are seldom many more; what follows in a long prompt need not be decoded
     return decode(prompt[start : start + 4 * len(said) + 64]).startswith(decode(said))
+
+
+def _begins_alike(text: str, other: str) -> bool:
+    """Up to the shorter one's end, where a cut may have left half a character: at most three marks."""
+    end = max(0, min(len(text), len(other)) - 3)
+    return text[:end] == other[:end]
 
 
 def _window(ids: Ids, index: int, decode: Decode | None) -> str:

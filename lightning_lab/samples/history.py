@@ -2,7 +2,8 @@
 
 Conversations are compared by chains of hashes: ``chain[k]`` stands for a conversation's first k messages, system ones
 aside. A completed call is filed under every chain value of its messages and reply, so the longest common beginning
-with any earlier conversation is the longest chain value that is on file.
+with any earlier conversation is the longest chain value that is on file. Only roots ask, so calls are filed when one
+does: latest first, and only under values that no later call holds, which is linear in what was said.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ class History:
         order = sorted(range(len(nodes)), key=lambda i: (nodes[i].call.finished_at, nodes[i].call.ordinal))
         self._coming = order[::-1]
         self._held_back: list[int] = []
-        self._enter, self._leave = _intervals(forest)
         self._children = Counter(parent for parent in forest.parents if parent is not None)
         self._branches = any(count > 1 for count in self._children.values())
+        self._enter, self._leave = _intervals(forest) if self._branches else ([], [])
         self._keys: dict[int, Hashable] = {}
         self._chains: dict[int, list[int]] = {}
         self._by_chain: dict[int | tuple[int, str], int] = {}
+        self._unfiled: list[int] = []
         self._by_minted: dict[str, int] = {}
         self._by_length: dict[int, list[int]] = {}
         self._by_shape: dict[int, list[int]] = {}
@@ -80,6 +82,7 @@ class History:
         echoed = {self._by_minted[name] for name in echoed_ids(call) if name in self._by_minted}
         if echoed:
             return max(echoed, key=lambda other: self._kinship(index, other))
+        self._file_chains()
         turns = sum(message.role != "system" for message in call.messages)
         for value in reversed(chain[: turns + 1]):
             if value in self._by_chain:
@@ -94,13 +97,28 @@ class History:
     def _file(self, index: int) -> None:
         call = self._forest.nodes[index].call
         self.completed.append(index)
-        for value in self._chain(index):
-            self._by_chain[value] = index
-            self._by_chain[value, call.thread] = index
+        self._unfiled.append(index)
         self._by_minted.update(dict.fromkeys(call.minted_ids, index))
         self._by_length.setdefault(len(call.prompt_ids), []).append(index)
         if self._branches:
             self._by_shape.setdefault(_shapes([*call.messages, call.reply], said=True)[-1], []).append(index)
+
+    def _file_chains(self) -> None:
+        """A chain that holds a value holds all the shorter ones, so filing ends where a later call was filed."""
+        for index in self._unfiled:
+            self._chain(index)
+        filed: set[int | tuple[int, str]] = set()
+        for index in reversed(self._unfiled):
+            thread = self._forest.nodes[index].call.thread
+            for value in reversed(self._chains[index]):
+                if (value, thread) in filed:
+                    break
+                filed.add((value, thread))
+                self._by_chain[value, thread] = index
+                if value not in filed:
+                    filed.add(value)
+                    self._by_chain[value] = index
+        self._unfiled.clear()
 
     def _chain(self, index: int) -> list[int]:
         """Chain values of the call's turns, then of turns and reply: [turns + 2]."""

@@ -14,6 +14,7 @@ do that keep one open sample per rollout; ``none`` makes every call a sample of 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,8 +29,9 @@ Links = tuple[int | None, ...]
 
 def usable_length(ids: Ids) -> int:
     """Number of ids before the first missing one (an id below 0)."""
-    missing = ids < 0
-    return int(missing.argmax()) if missing.any() else len(ids)
+    if not len(ids) or ids.min() >= 0:
+        return len(ids)
+    return int((ids < 0).argmax())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,14 @@ def continues(call: Call, parent: Call) -> bool:
     stop = start + len(parent.sampled_ids)
     return (
         stop <= len(call.prompt_ids)
-        and np.array_equal(call.prompt_ids[start:stop], parent.sampled_ids)
-        and np.array_equal(call.prompt_ids[:start], parent.prompt_ids)
+        and _equal(call.prompt_ids[start:stop], parent.sampled_ids)
+        and _equal(call.prompt_ids[:start], parent.prompt_ids)
     )
+
+
+def _equal(ids: Ids, others: Ids) -> bool:
+    """Calls read back from a store are views of one array where they continue each other: nothing to compare."""
+    return ids.__array_interface__ == others.__array_interface__ or np.array_equal(ids, others)
 
 
 def _node(call: Call) -> Node:
@@ -104,16 +111,15 @@ def _forest(nodes: Sequence[Node]) -> Links:
     Lengths and last ids of all candidates are compared at once; what is left is compared id by id, longest first.
     """
     complete = sorted((i for i, node in enumerate(nodes) if node.complete), key=lambda i: nodes[i].length)
-    lengths = np.array([nodes[i].length for i in complete], np.int64)
+    lengths = [nodes[i].length for i in complete]
+    last_places = np.array(lengths, np.int64) - 1
     last_ids = np.array([nodes[i].call.sampled_ids[-1] for i in complete], np.int64)
-    finished = np.array([nodes[i].call.finished_at for i in complete], np.float64)
     links: list[int | None] = []
     for node in nodes:
         prompt = node.call.prompt_ids
-        fitting = int(np.searchsorted(lengths, len(prompt), "right")) if node.length else 0
-        likely = prompt[lengths[:fitting] - 1] == last_ids[:fitting]
-        likely &= finished[:fitting] <= node.call.arrived_at
-        links.append(_longest(node, nodes, [complete[i] for i in np.flatnonzero(likely)[::-1]]))
+        fitting = bisect_right(lengths, len(prompt)) if node.length else 0
+        (likely,) = (prompt[last_places[:fitting]] == last_ids[:fitting]).nonzero()
+        links.append(_longest(node, nodes, [complete[i] for i in likely[::-1].tolist()]))
     return tuple(links)
 
 
@@ -123,7 +129,8 @@ def _longest(node: Node, nodes: Sequence[Node], candidates: Sequence[int]) -> in
     for index in candidates:
         if equals and nodes[index].length < nodes[equals[0]].length:
             break
-        if nodes[index] is not node and continues(node.call, nodes[index].call):
+        in_time = nodes[index].call.finished_at <= node.call.arrived_at
+        if in_time and nodes[index] is not node and continues(node.call, nodes[index].call):
             equals.append(index)
     if len(equals) <= 1:
         return equals[0] if equals else None

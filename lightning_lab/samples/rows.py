@@ -93,7 +93,8 @@ def _row(forest: Forest, path: list[int], trained: set[int], kinds: Collection[s
             masked[MaskReason.SHARED] += node.usable
             continue
         good, reasons = _trainable(node, kinds)
-        masked.update(reasons)
+        for reason, count in reasons.items():
+            masked[reason] += count
         if good.any():
             mask[start:stop] = good
             logprobs[start:stop][good] = node.call.logprobs[: node.usable][good]

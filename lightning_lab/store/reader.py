@@ -112,12 +112,12 @@ class Reader:
 
     def calls(self, rollout_id: str, attempt: int | None) -> list[Call]:
         with self._snapshot() as connection:
-            rebuilt = list(rebuild_calls(connection, rollout_id, attempt))
-            refs = {int(ref) for call in rebuilt for ref in call.messages}
+            rebuilt = rebuild_calls(connection, rollout_id, attempt)
+            refs = {ref for call in rebuilt for ref in enc.unpack_refs(call.row["messages"]).tolist()}
             refs.update(call.row[name] for call in rebuilt for name in ("tools", "request", "reply"))
             contents = self._load(connection, refs)
             rebuilt.sort(key=lambda call: (call.row["attempt"], call.row["ordinal"], call.row["n"]))
-            return [rows.call_record(call.row, call.prompt, call.messages.tolist(), contents) for call in rebuilt]
+            return [rows.call_record(call, contents) for call in rebuilt]
 
     def samples(self, rollout_id: str) -> list[Sample]:
         sql = (

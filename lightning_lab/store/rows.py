@@ -14,7 +14,6 @@ from lightning_lab.records import (
     Event,
     Floats,
     HarnessInfo,
-    Ids,
     Mask,
     Message,
     Outcome,
@@ -29,6 +28,7 @@ from lightning_lab.records import (
 )
 from lightning_lab.store import encoding as enc
 from lightning_lab.store.errors import BadRecordError
+from lightning_lab.store.rebuild import RebuiltCall
 
 ROLLOUT_COLUMNS = (
     *("run_id", "group_id", "mode", "state", "attempt", "outcome", "reward", "task", "harness", "exit_code"),
@@ -127,10 +127,14 @@ def content_body(value: Task | HarnessInfo | Message | Sequence[Any] | Mapping[s
 
 def content_record(kind: str, body: str) -> Any:
     """The inverse of `content_body`."""
-    value = enc.load_json(body)
     if kind == "message":
+        value = enc.load_texts(body)
         calls = tuple(value.pop("tool_calls", ()))
         return Message(role=value.pop("role", ""), tool_calls=calls, **value)
+    value = enc.load_json(body)
+    if kind == "request":
+        used = value["used"]
+        return {**value, "used": Sampling(**{**used, "stop": tuple(used["stop"])})}
     if kind == "task":
         return Task(**value)
     if kind == "harness":
@@ -153,24 +157,24 @@ def call_body(call: Call) -> str:
     return enc.dump_json({name: getattr(call, name) for name in _CALL_BODY})
 
 
-def call_record(row: Mapping[str, Any], prompt: Ids, messages: Sequence[int], contents: Mapping[int, Any]) -> Call:
-    body = enc.load_json(row["body"])
+def call_record(call: RebuiltCall, contents: Mapping[int, Any]) -> Call:
+    row = call.row
+    body = enc.load_texts(row["body"])
     request = contents[row["request"]]
-    used = request["used"]
     return Call(
         id=row["id"],
         rollout_id=row["rollout_id"],
         attempt=row["attempt"],
         ordinal=row["ordinal"],
-        messages=tuple(contents[ref] for ref in messages),
+        messages=tuple(map(contents.__getitem__, call.messages.tolist())),
         tools=contents[row["tools"]],
         reply=contents[row["reply"]],
-        prompt_ids=prompt,
-        sampled_ids=enc.unpack_ids(row["sampled"]),
+        prompt_ids=call.prompt,
+        sampled_ids=call.sampled,
         logprobs=enc.unpack_floats(row["logprobs"]),
         versions=enc.unpack_runs(row["versions"]),
         asked=request["asked"],
-        used=Sampling(**{**used, "stop": tuple(used["stop"])}),
+        used=request["used"],
         request_extra=request["extra"],
         delivered=bool(row["delivered"]),
         minted_ids=tuple(body.pop("minted_ids")),

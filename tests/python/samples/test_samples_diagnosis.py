@@ -48,6 +48,24 @@ def test_changed_tools_are_named_when_the_prompt_differs() -> None:
     )
 
 
+@pytest.mark.parametrize("length", [8, 64, 65, 500])
+def test_long_replies_are_the_same_text_or_they_are_not(length: int) -> None:
+    """Even ids spell ``ab``, the two odd ones ``a`` and ``b``; a difference may come late."""
+    spelled = {1: "a", 3: "b"}
+
+    def decode(ids: np.ndarray) -> str:
+        return "".join(spelled.get(int(i), "ab") for i in ids)
+
+    said = [2] * length
+    messages = (*HISTORY, SAID, user("n"))
+    first = make_call(0, [7], said, messages=HISTORY, reply=SAID)
+    causes = []
+    for echo in ([1, 3] * length, [*said[:-1], 1, 1], [3, *said[1:]]):
+        (found,) = build_samples([first, make_call(1, [7, *echo, 9], [8], messages=messages)], decode).breaks
+        causes.append(found.cause)
+    assert causes == [BreakCause.RETOKENIZED, BreakCause.TEMPLATE, BreakCause.TEMPLATE]
+
+
 def test_a_missing_id_gives_no_diagnosis() -> None:
     first = make_call(0, [1], [2, -1, 3], messages=HISTORY, reply=SAID)
     second = make_call(1, [1, 2, 9, 3, 4], [8], messages=(*HISTORY, SAID, user("n")))

@@ -99,6 +99,33 @@ def test_events_and_steps(store: Store, data: dict, metrics: dict) -> None:
     assert {k: str(v) for k, v in read.metrics.items()} == {k: str(v) for k, v in metrics.items()}  # NaN = NaN
 
 
+def test_a_conversation_is_read_back_as_views_of_one_array(store: Store) -> None:
+    """So reading costs what is new, and comparing two of its calls costs nothing."""
+    calls = turns(5, new=40)
+    fork = dataclasses.replace(calls[3], id="fork", ordinal=9, prompt_ids=np.append(calls[1].prompt_ids, np.int32(7)))
+    for item in (*calls, fork):
+        store.put_call(item)
+    store.flush()
+    *line, forked = store.calls("r-1")
+    assert all(same(left, right) for left, right in zip(line, calls, strict=True)) and same(forked, fork)
+    array = line[0].prompt_ids.base
+    assert array is not None and array.nbytes == 4 * (len(calls[4].prompt_ids) + 40)
+    assert all(item.prompt_ids.base is array and item.sampled_ids.base is array for item in line)
+    assert not np.shares_memory(forked.prompt_ids, array) and not any(item.prompt_ids.flags.writeable for item in line)
+
+
+@pytest.mark.parametrize("length", [-1, 81, 2**40])
+def test_a_base_that_is_too_short_is_a_damaged_file(store: Store, length: int) -> None:
+    for item in turns(2, new=40):
+        store.put_call(item)
+    store.flush()
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("UPDATE calls SET base_length = ? WHERE base IS NOT NULL", (length,))
+    connection.close()
+    with pytest.raises(StoreError, match="damaged"):
+        store.calls("r-1")
+
+
 def test_a_megabyte_on_one_line(store: Store) -> None:
     line = "x\0\ud83d" * 350_000
     store.put_rollout(rollout(stdout=line))
