@@ -13,10 +13,10 @@ from lightning_lab.gateway.calltree import CallTree
 from lightning_lab.gateway.errors import Fault, as_fault
 from lightning_lab.gateway.exchange import Asked, Exchange, json_object
 from lightning_lab.gateway.ledger import Ledger
-from lightning_lab.gateway.prompt import prompt_of
-from lightning_lab.gateway.protocols.wire import Wire
+from lightning_lab.gateway.prompt import NO_IDS, Prompt, prompt_of
+from lightning_lab.gateway.protocols.wire import Request, Wire
 from lightning_lab.gateway.retries import Retries
-from lightning_lab.policy.base import ContextOverflowError, Policy, PolicyError
+from lightning_lab.policy.base import ChatPolicy, ContextOverflowError, Policy, PolicyError
 from lightning_lab.records import Call, Outcome, Sampling
 
 
@@ -63,6 +63,8 @@ class Capture:
         stitching: bool,
     ) -> None:
         self.policy = policy
+        self.endpoint = policy if isinstance(policy, ChatPolicy) else None
+        """The policy, where it is asked with conversations instead of ids."""
         self.store = store
         self.admission = admission
         self.sampling = sampling
@@ -92,8 +94,15 @@ class Capture:
     async def count(self, wire: Wire, grant: Grant, raw: bytes) -> int:
         """How many tokens the prompt of a request has. Raises `Fault`, `PolicyError`; nothing is recorded."""
         request = wire.read(json_object(raw))
-        ledger = self.memory(grant).ledger
-        return len((await prompt_of(self.policy, request, len(raw), ledger, stitching=self.stitching)).ids)
+        if self.endpoint is not None:
+            raise Fault(404, "not_supported", f"{self.policy.name} does not tell how many tokens a prompt has.")
+        return len((await self.prompt(request, len(raw), self.memory(grant).ledger)).ids)
+
+    async def prompt(self, request: Request, size: int, ledger: Ledger) -> Prompt:
+        """What the model is to read; no ids where an endpoint renders by itself."""
+        if self.endpoint is not None:
+            return Prompt(NO_IDS, NO_IDS, ledger.turns(request.messages, request.signatures))
+        return await prompt_of(self.policy, request, size, ledger, stitching=self.stitching)
 
     def abort(self, grant: Grant | None, reason: Callable[[Grant], Fault]) -> None:
         """End every call that still generates or is held, of one grant or of all. Only on the event loop."""

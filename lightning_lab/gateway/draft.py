@@ -8,7 +8,7 @@ import numpy as np
 from ulid import ULID
 
 from lightning_lab.gateway.calltree import Place
-from lightning_lab.policy.base import Chunk
+from lightning_lab.policy.base import ChatReply, Chunk
 from lightning_lab.records import Floats, Ids, Sampling
 
 
@@ -17,7 +17,7 @@ class Draft:
 
     def __init__(self, prompt: Ids, parent_id: str | None, place: Place, used: Sampling, ordinal: int) -> None:
         self.id = f"c-{ULID()}"
-        self.prompt = prompt
+        self._prompt = prompt
         self.parent_id = parent_id
         self.place = place
         self.used = used
@@ -25,6 +25,8 @@ class Draft:
         self.held_s = 0.0
         self.started_at = 0.0
         self.finished_at = 0.0
+        self.reply: ChatReply | None = None
+        """Where a chat-level endpoint answers: everything about the tokens is told by it."""
         self.finish_reason: str | None = None
         self._chunks: list[Chunk] = []
 
@@ -45,18 +47,29 @@ class Draft:
         self.started_at = self.started_at or self.finished_at
 
     @property
+    def prompt(self) -> Ids:
+        """What the model reads, shape [m]."""
+        return self._prompt if self.reply is None else self.reply.prompt_ids
+
+    @property
     def ids(self) -> Ids:
         """All sampled ids, shape [n]."""
+        if self.reply is not None:
+            return self.reply.ids
         return _joined([chunk.ids for chunk in self._chunks], np.int32)
 
     @property
     def logprobs(self) -> Floats:
         """Their log-probs, shape [n]."""
+        if self.reply is not None:
+            return self.reply.logprobs
         return _joined([chunk.logprobs for chunk in self._chunks], np.float32)
 
     @property
     def versions(self) -> Ids:
         """The policy versions that sampled them, shape [n]."""
+        if self.reply is not None:
+            return self.reply.versions
         return _joined([chunk.versions for chunk in self._chunks], np.int32)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_lab.policy.base import ContextOverflowError, PolicyError, RenderError
+from lightning_lab.policy.base import ContextOverflowError, PolicyError, RefusedError, RenderError
 
 
 class GatewayError(RuntimeError):
@@ -63,6 +63,8 @@ def as_fault(error: BaseException) -> Fault:
         return Fault(400, "context_length_exceeded", str(error), param="messages")
     if isinstance(error, RenderError):
         return Fault(400, "render_error", str(error), param="messages")
+    if isinstance(error, RefusedError):
+        return Fault(400, "refused", str(error))
     if isinstance(error, PolicyError):
         return Fault(500, "policy_error", str(error))
     return Fault(500, "internal_error", f"The gateway failed: {type(error).__name__}: {error}")

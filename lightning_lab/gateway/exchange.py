@@ -24,9 +24,9 @@ from lightning_lab.gateway.delivery import Delivery
 from lightning_lab.gateway.draft import Draft
 from lightning_lab.gateway.errors import ClientGoneError, Fault, as_fault, bad_request
 from lightning_lab.gateway.ledger import entry
-from lightning_lab.gateway.prompt import Prompt, policy_duty, prompt_of
+from lightning_lab.gateway.prompt import Prompt, policy_duty
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Stream, Wire
-from lightning_lab.gateway.reply import call_record, choice_of
+from lightning_lab.gateway.reply import ask, call_record, choice_of
 from lightning_lab.gateway.retries import Answered, digest
 from lightning_lab.gateway.sampling import decide
 from lightning_lab.policy.base import ContextOverflowError, PolicyError
@@ -103,8 +103,7 @@ class Exchange:
             await self._send(replace(lost.head, request=request), lost)
             return
         superseding = self._supersede()
-        stitching, ledger = self._capture.stitching, self._memory.ledger
-        prompt = await prompt_of(self._capture.policy, request, len(raw), ledger, stitching=stitching)
+        prompt = await self._capture.prompt(request, len(raw), self._memory.ledger)
         place = self._memory.tree.place(self._who, request, prompt.turns)
         if superseding:
             place = replace(place, kind="retry")
@@ -113,6 +112,7 @@ class Exchange:
         self._delivery.expect(stream)
         try:
             await self._generate(drafts)
+            head.prompt_tokens = len(drafts[0].prompt)
             choices = await self._parse(head, drafts)
         except BaseException as error:
             self._record_failure(head, drafts, error)
@@ -175,8 +175,9 @@ class Exchange:
     def _plan(self, request: Request, prompt: Prompt, place: Place) -> tuple[Head, list[Draft]]:
         """Everything that is decided before the request may be held."""
         policy, run = self._capture.policy, self.grant.sampling or self._capture.sampling
-        room = policy.context_length - len(prompt.ids)
-        if room < 1:
+        endpoint = self._capture.endpoint
+        room = policy.context_length - len(prompt.ids) if endpoint is None else None
+        if room is not None and room < 1:
             raise ContextOverflowError(
                 f"The prompt has {len(prompt.ids)} tokens, and the model's context length is {policy.context_length}. "
                 "Shorten the conversation."
@@ -194,6 +195,9 @@ class Exchange:
             )
             for ordinal in range(first, first + request.n)
         ]
+        if endpoint is not None:
+            for draft in drafts:
+                draft.reply = ask(endpoint, request, draft.used)
         head = Head(
             id=f"{self._wire.answer_prefix}{ULID()}",
             created=int(self._arrived_at),
@@ -232,6 +236,10 @@ class Exchange:
 
     async def _sample(self, draft: Draft) -> None:
         with policy_duty("generate a reply"):
+            if draft.reply is not None:
+                await draft.reply.listen()
+                draft.finish_reason = draft.reply.finish_reason
+                return
             chunks = self._capture.policy.generate(draft.prompt, draft.used, rollout_id=self.grant.rollout_id)
             try:
                 async for chunk in chunks:

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.ledger import Entry, Ledger
 from lightning_lab.gateway.protocols.wire import Request
@@ -19,6 +21,9 @@ _log = logging.getLogger(__name__)
 
 _INLINE_BODY = 64 * 1024
 """Requests up to this many bytes are rendered on the event loop; longer ones in a thread, so that nobody waits."""
+
+
+NO_IDS: Ids = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

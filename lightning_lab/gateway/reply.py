@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from lightning_lab.gateway.auth import Grant
 from lightning_lab.gateway.draft import Draft
-from lightning_lab.gateway.protocols.wire import Choice, Head, Wire
-from lightning_lab.policy.base import Policy
-from lightning_lab.records import Call, Floats, Ids, Message
+from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Wire
+from lightning_lab.policy.base import ChatPolicy, ChatReply, Policy
+from lightning_lab.records import Call, Message, Sampling
 
 _INLINE_TOKENS = 4096
 """Replies up to this many tokens are parsed on the event loop; longer ones in a thread."""
 
 
+def ask(endpoint: ChatPolicy, request: Request, used: Sampling) -> ChatReply:
+    """The reply of a chat-level endpoint to a request; nothing is sent before it is listened to."""
+    if request.prompt is not None:
+        return endpoint.complete(request.prompt, used)
+    return endpoint.chat(request.messages, request.tools, used)
+
+
 async def choice_of(policy: Policy, draft: Draft, head: Head, index: int, *, tool_prefix: str) -> Choice:
     """Parse what was sampled; its tool calls get minted ids that begin with ``tool_prefix``."""
     ids = draft.ids
-    parsed = policy.parse(ids) if len(ids) <= _INLINE_TOKENS else await asyncio.to_thread(policy.parse, ids)
-    parsed, stopped_by = _without_stop(parsed, draft.used.stop)
+    if draft.reply is not None:
+        parsed, stopped_by = draft.reply.message, draft.reply.stopped_by
+    else:
+        parsed = policy.parse(ids) if len(ids) <= _INLINE_TOKENS else await asyncio.to_thread(policy.parse, ids)
+        parsed, stopped_by = _without_stop(parsed, draft.used.stop)
     message = _with_minted_ids(parsed, tool_prefix + (f"{head.suffix}_{index}" if head.request.n > 1 else head.suffix))
     raw = head.request.prompt is not None
     return Choice(
@@ -28,7 +40,7 @@ async def choice_of(policy: Policy, draft: Draft, head: Head, index: int, *, too
         finish_reason=draft.finish_reason or "stop",
         stopped_by=stopped_by,
         sampled_tokens=len(ids),
-        tokens=_token_texts(policy, ids, draft.logprobs) if head.request.logprobs else (),
+        tokens=_token_texts(policy, draft) if head.request.logprobs else (),
     )
 
 
@@ -37,7 +49,8 @@ def call_record(
 ) -> Call:
     """The record of one call. Without a choice it is a call that failed: what was sampled is kept, undelivered."""
     request = head.request
-    reply = choice.message if choice else Message(role="assistant")
+    said = draft.reply.message if draft.reply is not None else Message(role="assistant")
+    reply = choice.message if choice else said
     return Call(
         id=draft.id,
         rollout_id=grant.rollout_id,
@@ -66,8 +79,14 @@ def call_record(
         parent_id=draft.parent_id,
         kind=draft.place.kind if choice else "undelivered",
         error=error,
-        request_extra=request.extra,
+        request_extra={**request.extra, **_left_out(draft)},
     )
+
+
+def _left_out(draft: Draft) -> dict[str, Any]:
+    """What a chat-level endpoint did not tell about the tokens."""
+    missing = draft.reply.missing if draft.reply is not None else ()
+    return {"endpoint_left_out": list(missing)} if missing else {}
 
 
 def _without_stop(message: Message, stops: tuple[str, ...]) -> tuple[Message, str]:
@@ -92,5 +111,8 @@ def _minted(wire: Wire, head: Head, reply: Message) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def _token_texts(policy: Policy, ids: Ids, logprobs: Floats) -> list[tuple[str, float]]:
+def _token_texts(policy: Policy, draft: Draft) -> Sequence[tuple[str, float]]:
+    if draft.reply is not None:
+        return draft.reply.tokens
+    ids, logprobs = draft.ids, draft.logprobs
     return [(policy.decode(ids[at : at + 1]), float(logprobs[at])) for at in range(len(ids))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,15 @@ class PolicySpec:
     seed: int = 0
     chat_template: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+    """Never shown and never stored."""
 
     def build(self) -> base.Policy:
         """Make the policy, not yet started. Raises `MissingExtraError` or `base.PolicyError`."""
+        if self.kind == "openai":
+            from lightning_lab.policy.openai import OpenAIPolicy
+
+            return OpenAIPolicy(model=self.model, api_key=self.api_key, **dict(self.options))
         require_extra("train", ("torch", "transformers", "safetensors"), f"Policy.{self.kind}")
         from lightning_lab.policy.torch import TorchPolicy
 
@@ -55,6 +61,15 @@ class Policy:
             chat_template=chat_template,
             options=tuple(sorted(options.items())),
         )
+
+    @staticmethod
+    def openai(base_url: str, model: str, *, api_key: str | None = None) -> PolicySpec:
+        """Any server that speaks Chat Completions (vLLM, SGLang, a hosted model …): it answers, and does not learn.
+
+        ``base_url`` usually ends in ``/v1``; ``api_key`` defaults to ``OPENAI_API_KEY`` of the kernel's environment.
+        Calls are exact where the server tells token ids (vLLM); elsewhere they are recorded without.
+        """
+        return PolicySpec(kind="openai", model=model, options=(("base_url", base_url),), api_key=api_key)
 
 
 def require_extra(extra: str, packages: Sequence[str], what: str) -> None:

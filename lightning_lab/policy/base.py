@@ -27,6 +27,10 @@ class RenderError(PolicyError):
     """The chat template cannot express this conversation."""
 
 
+class RefusedError(PolicyError):
+    """A chat-level endpoint does not accept this conversation; sending it again is of no use."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
     """A conversation as the ids that the model reads, generation prompt included."""
@@ -123,6 +127,78 @@ class Policy(Protocol):
 
     def fingerprint(self) -> Mapping[str, str]:
         """Hashes of model, tokenizer and template for the manifest."""
+        ...
+
+
+class ChatReply(Protocol):
+    """One reply of a chat-level endpoint. What has arrived may be read at any time, also after a failure."""
+
+    async def listen(self) -> None:
+        """Wait for the end; cancelling it ends the generation.
+
+        Raises `ContextOverflowError`, `RefusedError`, `PolicyError`.
+        """
+        ...
+
+    @property
+    def message(self) -> Message:
+        """What was said, as the endpoint parsed it."""
+        ...
+
+    @property
+    def prompt_ids(self) -> Ids:
+        """What the model read, shape [m]; -1 for ids that the endpoint does not tell."""
+        ...
+
+    @property
+    def ids(self) -> Ids:
+        """What was sampled, shape [n]; -1 for ids that the endpoint does not tell."""
+        ...
+
+    @property
+    def logprobs(self) -> Floats:
+        """NaN where none was told; of another length than ``ids`` where their places are not known."""
+        ...
+
+    @property
+    def versions(self) -> Ids:
+        """Shape [n]."""
+        ...
+
+    @property
+    def tokens(self) -> Sequence[tuple[str, float]]:
+        """Text and log-prob of the sampled tokens that the endpoint told of."""
+        ...
+
+    @property
+    def finish_reason(self) -> str | None:
+        """``stop`` or ``length``; None before the end."""
+        ...
+
+    @property
+    def stopped_by(self) -> str:
+        """The stop text that ended the reply, where the endpoint tells it."""
+        ...
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """What the endpoint did not tell, of ``prompt_ids``, ``sampled_ids`` and ``logprobs``."""
+        ...
+
+
+@runtime_checkable
+class ChatPolicy(Policy, Protocol):
+    """A policy that is asked with conversations instead of ids, because it sits behind a server that speaks so.
+
+    Its ``render``, ``generate`` and ``parse`` raise `PolicyError`.
+    """
+
+    def chat(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> ChatReply: ...
+
+    def complete(self, prompt: str | Ids, sampling: Sampling) -> ChatReply:
+        """Continue raw text or ids."""
         ...
 
 

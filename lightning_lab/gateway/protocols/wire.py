@@ -39,7 +39,7 @@ class Request:
     """Echoed `Head.reasoning_id`, by the index of the assistant message that it came with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Head:
     """What is known of an answer before anything is sampled."""
 
@@ -51,6 +51,7 @@ class Head:
     request: Request
     used: Sampling
     prompt_tokens: int
+    """0 until they are counted, where an endpoint renders by itself."""
 
     @property
     def suffix(self) -> str:

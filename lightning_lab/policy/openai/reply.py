@@ -1,0 +1,201 @@
+"""One reply of an endpoint, gathered from its events.
+
+Ids and log-probs are the endpoint's own or none: nothing is tokenised here. What it does not tell is an id of -1 or a
+log-prob of NaN; where it told fewer ids than it says it sampled, nobody knows which are missing, so the missing ones
+stand in front, and nothing of the reply trains (contract 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+
+from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.openai.endpoint import Endpoint
+from lightning_lab.policy.openai.faults import error_words, fault
+from lightning_lab.records import Floats, Ids, Message
+
+_UNKNOWN_LOGPROB = -9999.0
+"""OpenAI's number for a token whose log-prob it does not know."""
+_LENGTH = "length"
+_BROKEN = ("abort", "error")
+_REASONING = ("reasoning_content", "reasoning")
+"""Names of the field that carries reasoning; servers know one of them."""
+
+
+class EndpointReply:
+    """A `ChatReply`; ``path`` and ``body`` are the request."""
+
+    def __init__(self, endpoint: Endpoint, path: str, body: Mapping[str, Any], *, version: int) -> None:
+        self._endpoint = endpoint
+        self._path = path
+        self._body = body
+        self._version = version
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._tool_calls: dict[int, dict[str, str]] = {}
+        self._prompt: list[int] | None = None
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._texts: list[str] = []
+        self._shifted: int | None = None
+        """Where log-probs stopped to belong to ids for sure."""
+        self._untold = False
+        """Something was said without an id."""
+        self._usage: Mapping[str, Any] = {}
+        self._finish_reason: str | None = None
+        self._stopped_by = ""
+
+    async def listen(self) -> None:
+        async with aclosing(self._endpoint.events(self._path, self._body)) as events:
+            async for event in events:
+                self._hear(event)
+        where = f"The endpoint {self._endpoint.base_url}{self._path}"
+        if self._finish_reason is None:
+            raise PolicyError(f"{where} closed its answer in the middle.")
+        if self._finish_reason in _BROKEN:
+            raise PolicyError(f"{where} broke the generation off (finish reason {self._finish_reason!r}).")
+
+    @property
+    def message(self) -> Message:
+        return Message(
+            role="assistant",
+            content="".join(self._content),
+            reasoning="".join(self._reasoning),
+            tool_calls=tuple(self._tool_calls[at] for at in sorted(self._tool_calls)),
+        )
+
+    @property
+    def prompt_ids(self) -> Ids:
+        if self._prompt is not None:
+            return np.asarray(self._prompt, np.int32)
+        return np.full(self._counted("prompt_tokens") or 0, -1, np.int32)
+
+    @property
+    def ids(self) -> Ids:
+        return np.asarray([-1] * self._lost + self._ids, np.int32)
+
+    @property
+    def logprobs(self) -> Floats:
+        told = self._logprobs
+        if self._shifted is not None and len(told) == len(self._ids):
+            told = told[: self._shifted]  # as many as ids, yet not one for each
+        return np.asarray([np.nan] * self._lost + told, np.float32)
+
+    @property
+    def versions(self) -> Ids:
+        return np.full(self._lost + len(self._ids), self._version, np.int32)
+
+    @property
+    def tokens(self) -> Sequence[tuple[str, float]]:
+        return list(zip(self._texts, self._logprobs, strict=False)) if self._texts else []
+
+    @property
+    def finish_reason(self) -> str | None:
+        if self._finish_reason is None or self._finish_reason in _BROKEN:
+            return None
+        return "length" if self._finish_reason == _LENGTH else "stop"
+
+    @property
+    def stopped_by(self) -> str:
+        return self._stopped_by
+
+    @property
+    def missing(self) -> Sequence[str]:
+        told = {
+            "prompt_ids": self._prompt is not None and -1 not in self._prompt,
+            "sampled_ids": not self._lost and -1 not in self._ids,
+            "logprobs": len(self.logprobs) == len(self.ids) and not np.isnan(self.logprobs).any(),
+        }
+        return [name for name, whole in told.items() if not whole]
+
+    @property
+    def _lost(self) -> int:
+        """How many ids are known to be missing, at places that are not known."""
+        sampled = self._counted("completion_tokens")
+        if sampled is None:
+            sampled = max(len(self._logprobs), len(self._ids) + self._untold)
+        return max(0, sampled - len(self._ids))
+
+    def _counted(self, name: str) -> int | None:
+        count = self._usage.get(name)
+        return count if isinstance(count, int) else None
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        if event.get("error"):
+            code = event["error"].get("code") if isinstance(event["error"], Mapping) else None
+            raise fault(code if isinstance(code, int) else 500, error_words(event["error"]), where="The endpoint")
+        usage = event.get("usage")
+        self._usage = usage if isinstance(usage, Mapping) else self._usage
+        choices = event.get("choices") or [{}]
+        choice = choices[0]
+        prompt = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
+        if prompt is not None and self._prompt is None:
+            self._prompt = _ids(prompt)
+        said = self._say(choice.get("delta") or choice.get("message") or {"content": choice.get("text")})
+        self._count(choice, said)
+        self._finish_reason = choice.get("finish_reason") or self._finish_reason
+        stopped_by = choice.get("stop_reason")
+        self._stopped_by = stopped_by if isinstance(stopped_by, str) else self._stopped_by
+
+    def _say(self, delta: Mapping[str, Any]) -> bool:
+        """Add what was said; whether that was anything."""
+        reasoning = next((name for name in _REASONING if delta.get(name)), "")
+        if reasoning:
+            self._endpoint.reasoning_field = reasoning
+            self._reasoning.append(_text(delta[reasoning]))
+        content = _text(delta.get("content") or "")
+        self._content.append(content)
+        calls = delta.get("tool_calls") or []
+        for at, call in enumerate(calls):
+            self._call(int(call.get("index") or at), call.get("function") or {})
+        return bool(reasoning or content or calls)
+
+    def _call(self, index: int, function: Mapping[str, Any]) -> None:
+        call = self._tool_calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        call["name"] += function.get("name") or ""
+        call["arguments"] += function.get("arguments") or ""
+
+    def _count(self, choice: Mapping[str, Any], said: bool) -> None:
+        ids = _ids(choice.get("token_ids") or [])
+        told = _told(choice.get("logprobs") or {})
+        if told is None:
+            logprobs = [np.nan] * len(ids)
+        else:
+            logprobs = [_number(logprob) for _, logprob in told]
+            self._texts += [_text(text) for text, _ in told]
+        if len(logprobs) != len(ids) and self._shifted is None:
+            self._shifted = len(self._logprobs)
+        self._ids += ids
+        self._logprobs += logprobs
+        self._untold = self._untold or (said and not ids)
+
+
+def _told(logprobs: Mapping[str, Any]) -> list[tuple[str, Any]] | None:
+    """Texts and log-probs in the shape of Chat Completions or of Completions; None where there are none."""
+    content = logprobs.get("content")
+    if content is not None:
+        return [(one.get("token") or "", one.get("logprob")) for one in content]
+    values = logprobs.get("token_logprobs")
+    return None if values is None else list(zip(logprobs.get("tokens") or [""] * len(values), values, strict=False))
+
+
+def _number(logprob: Any) -> float:
+    return float(logprob) if isinstance(logprob, int | float) and logprob > _UNKNOWN_LOGPROB else float("nan")
+
+
+def _ids(told: Iterable[Any]) -> list[int]:
+    """An id that is null is missing. Raises `PolicyError` for what is no id."""
+    ids = [-1 if one is None else one for one in told]
+    if any(type(one) is not int or not -1 <= one < 2**31 for one in ids):
+        raise PolicyError("The endpoint told token ids that are none.")
+    return ids
+
+
+def _text(said: Any) -> str:
+    if not isinstance(said, str):
+        raise PolicyError(f"The endpoint said {type(said).__name__} where a text was expected.")
+    return said
