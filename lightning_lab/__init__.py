@@ -19,10 +19,12 @@ _EXPORTS = {
     "Policy": "lightning_lab.notebook",
     "Sampling": "lightning_lab.records",
     "Trainer": "lightning_lab.notebook",
+    "explain": "lightning_lab.samples",
     "grader": "lightning_lab.tasks",
     "harness": "lightning_lab.harnesses",
     "load": "lightning_lab.notebook",
     "records": "lightning_lab.records",
+    "register_estimator": "lightning_lab.algorithms",
     "tasks": "lightning_lab.tasks",
 }
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from lightning_lab.notebook.merging import breaks_of
 from lightning_lab.records import Rollout, Step
+from lightning_lab.samples import BreakCount, Decode, count_breaks
 from lightning_lab.store import Store
 
 if TYPE_CHECKING:
@@ -56,6 +59,21 @@ def steps_frame(steps: Sequence[Step]) -> pd.DataFrame:
     ]
     index = pd.Index([step.index for step in steps], name="step")
     return pd.DataFrame(lines, index=index, columns=None if lines else [*STEP_COLUMNS])
+
+
+def breaks_frame(store: Store, run_id: str | None, decode: Decode | None) -> pd.DataFrame:
+    """One line per cause and harness, dearest first; of one run, or of everything that is stored.
+
+    ``tokens_reread``: prompt tokens that were part of an open sample, or stood in their place, and were read again.
+    """
+    import pandas as pd
+
+    rollouts = store.rollouts(run_id)
+    breaks = breaks_of(store, rollouts, run_id, decode)
+    call_ids = {name for found in breaks for name in (found.call_id, found.previous_call_id)}
+    harness_of = {rollout.id: rollout.harness.name for rollout in rollouts}
+    table = count_breaks(breaks, harness_of, store.call_tokens(sorted(call_ids)))
+    return pd.DataFrame([asdict(row) for row in table], columns=[field.name for field in fields(BreakCount)])
 
 
 def _rollout_line(rollout: Rollout, calls: int, tokens: int) -> dict[str, Any]:

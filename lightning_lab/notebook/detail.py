@@ -6,24 +6,30 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_lab.notebook.merging import samples_of
 from lightning_lab.notebook.plain import finite, json_bytes, json_value
 from lightning_lab.records import SCHEMA_VERSION, Break, Call, Message, Rollout, Sample
+from lightning_lab.samples import Decode, explain
 from lightning_lab.store import Store
 
 _LIMITS = (20_000, 4_000, 1_000, 200, 60)
 """Characters kept of each text, tried in this order until the whole fits."""
 
 
-def rollout_detail(store: Store, rollout_id: str) -> dict[str, Any]:
-    """The wire's RolloutDetail. Raises `KeyError` for an unknown id."""
+def rollout_detail(store: Store, rollout_id: str, decode: Decode | None = None) -> dict[str, Any]:
+    """The wire's RolloutDetail. Raises `KeyError` for an unknown id.
+
+    ``samples`` are those that trained; ``breaks`` are shown for rollouts that no step consumed, too.
+    """
     rollout = store.rollout(rollout_id)
     calls = store.calls(rollout_id, attempt=rollout.attempt)
+    ordinals = {call.id: call.ordinal for call in calls}
     detail = {
         "v": SCHEMA_VERSION,
         "rollout": rollout_fields(rollout),
         "calls": _calls(calls),
         "samples": [_sample(sample) for sample in store.samples(rollout_id)],
-        "breaks": [_break(item) for item in store.breaks(rollout_id=rollout_id)],
+        "breaks": [_break(item, ordinals) for item in samples_of(store, rollout, decode).breaks],
     }
     return {key: json_value(value) for key, value in detail.items()}
 
@@ -126,12 +132,13 @@ def _sample(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _break(item: Break) -> dict[str, Any]:
+def _break(item: Break, ordinals: Mapping[str, int]) -> dict[str, Any]:
     return {
         "call_id": item.call_id,
         "previous_call_id": item.previous_call_id,
         "index": item.index,
         "cause": str(item.cause),
+        "explain": explain(item, ordinals),
         "before": item.before,
         "after": item.after,
     }

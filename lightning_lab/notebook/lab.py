@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lightning_lab.notebook.data import rollouts_frame
+from lightning_lab.notebook.data import breaks_frame, rollouts_frame
 from lightning_lab.notebook.errors import LabBusyError, LabClosedError
 from lightning_lab.notebook.feed import RunFeed
 from lightning_lab.notebook.frames import Snapshot
@@ -31,6 +31,7 @@ from lightning_lab.notebook.views import MimeBundle, View, run_bundle
 from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Run, Sampling
+from lightning_lab.samples import Decode
 from lightning_lab.store import RunFolder, Store
 
 if TYPE_CHECKING:
@@ -190,6 +191,15 @@ class Lab(metaclass=OneOpenLab):
     def rollouts(self) -> pd.DataFrame:
         """All rollouts of the lab, one line each."""
         return rollouts_frame(self.store, self.store.rollouts())
+
+    def breaks(self) -> pd.DataFrame:
+        """Where and why calls could not be merged into one sample: cause, harness, count, tokens read again."""
+        return breaks_frame(self.store, None, self.decode)
+
+    @property
+    def decode(self) -> Decode | None:
+        """Ids → text; None once the lab is closed."""
+        return None if self.closed else self._parts.policy.decode
 
     @property
     def store(self) -> Store:

@@ -36,7 +36,7 @@ class _Panel:
 
     def rollout(self, params: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return rollout_detail(self._lab.store, str(params.get("id", "")))
+            return rollout_detail(self._lab.store, str(params.get("id", "")), self._lab.decode)
         except UnknownIdError:
             raise RequestError(
                 f"The lab has no rollout {params.get('id')!r}.", "It may belong to a lab that was closed."

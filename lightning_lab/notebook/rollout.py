@@ -8,15 +8,22 @@ from typing import Any, Protocol
 from lightning_lab.notebook.detail import rollout_detail
 from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.html import verdict_line
+from lightning_lab.notebook.merging import samples_of
 from lightning_lab.notebook.plain import json_value
 from lightning_lab.notebook.views import MimeBundle, rollout_bundle
 from lightning_lab.records import Break, Call, Rollout, Sample
+from lightning_lab.samples import Decode
 from lightning_lab.store import Store
 
 
 class HasStore(Protocol):
     @property
     def store(self) -> Store: ...
+
+    @property
+    def decode(self) -> Decode | None:
+        """Ids → text, where somebody knows how."""
+        ...
 
 
 class RolloutView:
@@ -57,16 +64,16 @@ class RolloutView:
         raise IndexError(f"Rollout {self.id} has no call {ordinal}; it has {len(calls)}, counted from 0.")
 
     def samples(self) -> Sequence[Sample]:
-        """The training rows made of it; empty before a step consumed it."""
-        return self._source.store.samples(self.id)
+        """The training rows made of it; before a step consumed it, those that would be made."""
+        return samples_of(self._source.store, self.record, self._source.decode).samples
 
     def breaks(self) -> Sequence[Break]:
-        """Where and why its calls could not be merged."""
-        return self._source.store.breaks(rollout_id=self.id)
+        """Where and why its calls could not be merged. ``ll.explain(b)`` says it in a sentence."""
+        return samples_of(self._source.store, self.record, self._source.decode).breaks
 
     def bundle(self) -> MimeBundle:
         """The Rollout page as a saved view."""
-        return rollout_bundle(self._snapshot(), rollout_detail(self._source.store, self.id))
+        return rollout_bundle(self._snapshot(), rollout_detail(self._source.store, self.id, self._source.decode))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> MimeBundle:
         return self.bundle()

@@ -7,7 +7,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lightning_lab.notebook.data import rollouts_frame, steps_frame
+from lightning_lab.notebook.data import breaks_frame, rollouts_frame, steps_frame
 from lightning_lab.notebook.errors import RunFailedError
 from lightning_lab.notebook.feed import RunFeed
 from lightning_lab.notebook.figures import learning_figure
@@ -17,7 +17,8 @@ from lightning_lab.notebook.rollout import RolloutView
 from lightning_lab.notebook.snapshot import held_out_point
 from lightning_lab.notebook.views import MimeBundle, View, run_bundle
 from lightning_lab.notebook.waiting import wait_for
-from lightning_lab.records import Run
+from lightning_lab.records import Ids, Run
+from lightning_lab.samples import Decode
 from lightning_lab.store import Store, export_run, open_run
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class RunSource(Protocol):
 
     @property
     def store(self) -> Store: ...
+
+    @property
+    def decode(self) -> Decode | None: ...
 
     def snapshot(self, feed: RunFeed | None) -> Snapshot: ...
 
@@ -75,6 +79,10 @@ class StoredRun:
     def steps(self) -> pd.DataFrame:
         """The optimiser steps with all their metrics, one line each."""
         return steps_frame(self._source.store.steps(self.id))
+
+    def breaks(self) -> pd.DataFrame:
+        """Where and why calls could not be merged: cause, harness, count, tokens read again, explanation."""
+        return breaks_frame(self._source.store, self.id, self._source.decode)
 
     def figure(self) -> go.Figure:
         """Reward and entropy over steps."""
@@ -192,9 +200,15 @@ class _File:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        words = store.vocabulary()
+        self.decode: Decode | None = (lambda ids: _text(ids, words)) if words else None
 
     def snapshot(self, feed: RunFeed | None) -> Snapshot:
         return feed.snapshot(lab="", lab_state="closed") if feed else Snapshot(lab="", lab_state="closed")
 
     def manifest(self, run_id: str) -> Mapping[str, Any]:
         return self.store.manifest()
+
+
+def _text(ids: Ids, words: Mapping[int, bytes]) -> str:
+    return b"".join(words.get(one, b"") for one in ids.tolist()).decode(errors="replace")

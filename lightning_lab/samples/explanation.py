@@ -21,12 +21,10 @@ _BECAUSE = {
 }
 
 
-def explain(found: Break) -> str:
-    """One sentence: where the call left the open sample, and why."""
-    return (
-        f"From token {found.index} on, call {found.call_id} does not continue call {found.previous_call_id}: "
-        f"{_BECAUSE[found.cause]}."
-    )
+def explain(found: Break, ordinals: Mapping[str, int] | None = None) -> str:
+    """One sentence: where the call left the open sample, and why. ``ordinals``: numbers to show for call ids."""
+    call, previous = ((ordinals or {}).get(name, name) for name in (found.call_id, found.previous_call_id))
+    return f"From token {found.index} on, call {call} does not continue call {previous}: {_BECAUSE[found.cause]}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

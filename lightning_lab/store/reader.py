@@ -168,6 +168,14 @@ class Reader:
                 totals.update({row[0]: (row[1], row[2]) for row in connection.execute(sql, chunk)})
         return totals
 
+    def call_tokens(self, call_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+        tokens: dict[str, tuple[int, int]] = {}
+        with self._snapshot() as connection:
+            for chunk in _chunks(call_ids):
+                sql = f"SELECT id, prompt_tokens, sampled_tokens FROM calls WHERE id IN ({_marks(chunk)})"
+                tokens.update({row[0]: (row[1], row[2]) for row in connection.execute(sql, chunk)})
+        return tokens
+
     def manifest(self) -> dict[str, Any]:
         with self._snapshot() as connection:
             return {key: enc.load_json(value) for key, value in connection.execute("SELECT * FROM manifest")}

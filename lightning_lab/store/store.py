@@ -206,6 +206,10 @@ class Store:
         """(calls, sampled tokens) of each rollout given; (0, 0) where there are none."""
         return self._reader.call_totals(rollout_ids)
 
+    def call_tokens(self, call_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """(prompt tokens, sampled tokens) of each call given that is stored."""
+        return self._reader.call_tokens(call_ids)
+
     def manifest(self) -> dict[str, Any]:
         """The manifest inside an exported run; empty in a live store (see the run folder)."""
         return self._reader.manifest()
