@@ -29,6 +29,7 @@ class Draft:
         """Where a chat-level endpoint answers: everything about the tokens is told by it."""
         self.finish_reason: str | None = None
         self._chunks: list[Chunk] = []
+        self._aligned = True
 
     def start(self, held_s: float) -> None:
         """Admitted: generation begins."""
@@ -38,6 +39,7 @@ class Draft:
     def add(self, chunk: Chunk) -> None:
         """The next sampled tokens."""
         self._chunks.append(chunk)
+        self._aligned = self._aligned and len(chunk.ids) == len(chunk.logprobs) == len(chunk.versions)
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
 
@@ -60,10 +62,14 @@ class Draft:
 
     @property
     def logprobs(self) -> Floats:
-        """Their log-probs, shape [n]."""
+        """Their log-probs, shape [n]; of another length where the policy's lists differ, so that nobody can place them.
+
+        Lists that only add up to the same length, one too long where another was too short, are not kept.
+        """
         if self.reply is not None:
             return self.reply.logprobs
-        return _joined([chunk.logprobs for chunk in self._chunks], np.float32)
+        found = _joined([chunk.logprobs for chunk in self._chunks], np.float32)
+        return found if self._aligned or len(found) != len(self.ids) else found[:0]
 
     @property
     def versions(self) -> Ids:

@@ -150,8 +150,12 @@ class Exchange:
         await self._finish(head, stream, lost)
 
     async def _finish(self, head: Head, stream: Stream | None, answered: Answered) -> None:
-        if await self._delivery.finish(lambda: self._body(head, stream, answered.choices)):
-            answered.delivered = True
+        delivered = False
+        try:
+            delivered = await self._delivery.finish(lambda: self._body(head, stream, answered.choices))
+        finally:
+            answered.lost = not delivered
+        if delivered:
             for call_id in answered.call_ids:
                 self._capture.store.mark_delivered(call_id)
                 self._memory.ledger.deliver(call_id)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from lightning_lab.gateway.auth import Grant
 from lightning_lab.gateway.draft import Draft
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Wire
@@ -112,7 +114,9 @@ def _minted(wire: Wire, head: Head, reply: Message) -> tuple[str, ...]:
 
 
 def _token_texts(policy: Policy, draft: Draft) -> Sequence[tuple[str, float]]:
+    """Text and log-prob of every id; NaN for all where it is not known whose they are."""
     if draft.reply is not None:
         return draft.reply.tokens
     ids, logprobs = draft.ids, draft.logprobs
-    return [(policy.decode(ids[at : at + 1]), float(logprobs[at])) for at in range(len(ids))]
+    placed = logprobs if len(logprobs) == len(ids) else np.full(len(ids), np.nan, np.float32)
+    return [(policy.decode(ids[at : at + 1]), float(placed[at])) for at in range(len(ids))]

@@ -1,8 +1,8 @@
 """Clients that lost an answer send the same request again: one call, not two.
 
-An answer that was complete but not delivered is sent again as it is, without sampling; so is one whose delivery looked
-well, when the client itself says that it retries. A call that broke off is superseded by its retry. Two equal requests
-of which none was lost are two calls.
+An answer whose client went away before the last byte is sent again as it is, without sampling; so is one whose delivery
+looked well, or is still under way, when the client itself says that it retries. A call that broke off is superseded by
+its retry. Two equal requests of which none was lost are two calls, however slowly the first answer is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Answered:
     head: Head
     choices: Sequence[Choice]
     call_ids: Sequence[str]
-    delivered: bool = False
+    lost: bool = False
+    """The client went away before the last byte."""
 
 
 def digest(protocol: str, body: Mapping[str, Any]) -> int:
@@ -46,7 +47,7 @@ class Retries:
         self._broken: OrderedDict[int, None] = OrderedDict()
 
     def answered(self, request: int, head: Head, choices: Sequence[Choice], call_ids: Sequence[str]) -> Answered:
-        """The request has its answer; what becomes of it is told by `Answered.delivered`."""
+        """The request has its answer; what becomes of it is told by `Answered.lost`."""
         answer = Answered(replace(head, request=_FORGOTTEN), choices, call_ids)
         self._answered[request] = answer
         self._answered.move_to_end(request)
@@ -63,7 +64,10 @@ class Retries:
     def replay(self, request: int, *, retry: bool) -> Answered | None:
         """The answer to send again, if the request is a retry of a lost one."""
         answer = self._answered.get(request)
-        return answer if answer is not None and (retry or not answer.delivered) else None
+        if answer is None or not (retry or answer.lost):
+            return None
+        answer.lost = False  # it is on its way again
+        return answer
 
     def supersedes(self, request: int) -> bool:
         """Whether the request takes the place of one that broke off: told once."""

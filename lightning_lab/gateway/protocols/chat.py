@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.protocols import fields
-from lightning_lab.gateway.protocols.wire import Choice, Head, Request, data_event, error_body, pieces
+from lightning_lab.gateway.protocols.wire import Choice, Head, Request, data_event, error_body, pieces, shown_logprob
 from lightning_lab.records import Message
 
 SAMPLING_FIELDS: dict[str, type] = {
@@ -36,8 +36,6 @@ _ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-NO_LOGPROB = -9999.0
-"""OpenAI's number for a token whose log-prob is not known."""
 
 
 class Chat:
@@ -247,7 +245,7 @@ def _logprobs(choice: Choice) -> dict[str, Any]:
     content = [
         {
             "token": text,
-            "logprob": logprob if logprob == logprob else NO_LOGPROB,
+            "logprob": shown_logprob(logprob),
             "bytes": list(text.encode()),
             "top_logprobs": [],
         }

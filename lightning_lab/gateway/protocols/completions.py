@@ -9,8 +9,8 @@ import numpy as np
 
 from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.protocols import fields
-from lightning_lab.gateway.protocols.chat import NO_LOGPROB, SAMPLING_FIELDS, usage
-from lightning_lab.gateway.protocols.wire import Choice, Head, Request, data_event, error_body, pieces
+from lightning_lab.gateway.protocols.chat import SAMPLING_FIELDS, usage
+from lightning_lab.gateway.protocols.wire import Choice, Head, Request, data_event, error_body, pieces, shown_logprob
 from lightning_lab.records import Ids, Message
 
 _KNOWN = frozenset(SAMPLING_FIELDS) | {"model", "prompt", "stream", "stream_options", "logprobs"}
@@ -112,7 +112,7 @@ def _logprobs(choice: Choice) -> dict[str, Any]:
         at += len(text)
     return {
         "tokens": [text for text, _ in choice.tokens],
-        "token_logprobs": [value if value == value else NO_LOGPROB for _, value in choice.tokens],
+        "token_logprobs": [shown_logprob(value) for _, value in choice.tokens],
         "top_logprobs": None,
         "text_offset": offsets,
     }

@@ -9,9 +9,8 @@ from typing import Any
 import orjson
 
 from lightning_lab.gateway.errors import Fault
-from lightning_lab.gateway.protocols.chat import NO_LOGPROB
 from lightning_lab.gateway.protocols.responses_tools import called
-from lightning_lab.gateway.protocols.wire import Choice, Head, pieces
+from lightning_lab.gateway.protocols.wire import Choice, Head, pieces, shown_logprob
 
 _INCLUDE_ENCRYPTED = "reasoning.encrypted_content"
 _ECHOED = (
@@ -194,7 +193,7 @@ def _message_item(head: Head, choice: Choice, status: str) -> dict[str, Any]:
 def _logprob(text: str, value: float) -> dict[str, Any]:
     return {
         "token": text,
-        "logprob": value if value == value else NO_LOGPROB,
+        "logprob": shown_logprob(value),
         "bytes": list(text.encode()),
         "top_logprobs": [],
     }

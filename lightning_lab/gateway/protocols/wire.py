@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -136,6 +137,15 @@ def error_body(fault: Fault) -> dict[str, Any]:
 def data_event(payload: Mapping[str, Any]) -> bytes:
     """One server-sent event without a name."""
     return b"data: " + orjson.dumps(payload) + b"\n\n"
+
+
+_NO_LOGPROB = -9999.0
+"""OpenAI's number for a log-prob that is not known."""
+
+
+def shown_logprob(value: float) -> float:
+    """A log-prob as a JSON number."""
+    return value if math.isfinite(value) else _NO_LOGPROB
 
 
 PIECE = 2000

@@ -35,6 +35,8 @@ class Say:
     """Ignore one cancellation while it waits."""
     finish_reason: str = "stop"
     logprob: float = -0.5
+    chunks: Sequence[Chunk] = ()
+    """Given as they are, instead of the text."""
 
 
 Script = Callable[[str], Say | str]
@@ -92,6 +94,10 @@ class ScriptedPolicy:
             self.running -= 1
 
     async def _chunks(self, say: Say, sampling: Sampling) -> AsyncIterator[Chunk]:
+        for chunk in say.chunks:
+            yield chunk
+        if say.chunks:
+            return
         ids = [*say.text.encode(), END]
         if sampling.max_tokens is not None and len(ids) > sampling.max_tokens:
             ids, say.finish_reason = ids[: sampling.max_tokens], "length"
@@ -202,9 +208,9 @@ class Lab:
         self.store.flush()
         return self.store.calls(rollout_id)
 
-    async def until(self, true: Callable[[], bool]) -> None:
+    async def until(self, true: Callable[[], bool], limit_s: float = 10) -> None:
         """Wait for the other threads."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit_s):
             while not true():  # noqa: ASYNC110 - other threads, no event to wait for
                 await asyncio.sleep(0.005)
 

@@ -120,7 +120,7 @@ def test_any_interleaving_keeps_the_invariants(steps):
     asyncio.run(play())
 
 
-async def test_a_request_in_the_instant_of_the_pause_is_held():
+async def test_verl_7511_a_request_in_the_instant_of_the_pause_is_held():
     admission = Admission()
     pause = asyncio.create_task(admission.pause(60))
     visitor = Visitor(admission).arrive()

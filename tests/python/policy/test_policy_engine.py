@@ -151,6 +151,17 @@ async def test_versions_differ_before_and_after_a_publish(policy: TorchPolicy) -
         policy.publish(5)
 
 
+async def test_rl_4018_what_old_weights_read_of_a_prompt_is_not_used_after_a_publish(policy: TorchPolicy) -> None:
+    ids = prompt(60)
+    sampled(await collect(policy, ids, max_tokens=4, seed=1))
+    with policy._engine.weights, torch.no_grad():
+        for parameter in policy._model.parameters():
+            parameter.mul_(1.2)
+    policy.publish(1)
+    reply, logprobs = sampled(await collect(policy, ids, max_tokens=4, seed=1))
+    np.testing.assert_allclose(logprobs, expected_logprobs(policy, ids, reply), atol=1e-4)
+
+
 async def test_stop_texts_end_a_reply(policy: TorchPolicy) -> None:
     free, _ = sampled(await collect(policy, prompt(5), max_tokens=30, seed=2))
     text = policy.decode(free)
