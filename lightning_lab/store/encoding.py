@@ -58,6 +58,11 @@ def load_texts(text: str) -> Any:
         return json.loads(text)
 
 
+def plain(value: Any) -> Any:
+    """``value`` as `load_json` will give it."""
+    return load_json(dump_json(value))
+
+
 def _known(value: Any) -> Any:
     """The few types beyond JSON that are accepted, as JSON values."""
     if isinstance(value, Mapping):
@@ -169,6 +174,8 @@ def pack_runs(values: Ids) -> bytes:
         return b""
     if values.size > _LONGEST_RUNS:
         raise BadRecordError(f"An array of {values.size} tokens is too long to store; the limit is {_LONGEST_RUNS}.")
+    if (values == values[0]).all():  # nearly always: one policy version samples a whole reply
+        return np.array((values[0], values.size), _INT32).tobytes()
     starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
     counts = np.diff(np.r_[starts, values.size])
     return np.column_stack((values[starts], counts)).astype(_INT32).tobytes()

@@ -39,5 +39,10 @@ class LruBytes(Generic[_Key, _Value]):
         with self._lock:
             self._bytes -= self._entries.pop(key, (None, 0))[1]
 
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0
+
     def __len__(self) -> int:
         return len(self._entries)

@@ -12,10 +12,12 @@ from types import TracebackType
 from typing import Any
 
 from lightning_lab.records import Break, Call, Event, Floats, Rollout, Run, Sample, Step
+from lightning_lab.store import encoding as enc
 from lightning_lab.store.errors import ReadOnlyError, StoreError
 from lightning_lab.store.reader import Reader, one
 from lightning_lab.store.schema import Durability
-from lightning_lab.store.writer import Put, Writer
+from lightning_lab.store.transaction import CallPut, Put
+from lightning_lab.store.writer import Writer
 
 
 class Store:
@@ -63,8 +65,7 @@ class Store:
 
     def put_call(self, call: Call) -> Future[int]:
         """Insert a call, once. Event kind ``call``. Only what no earlier call of the attempt holds takes space."""
-        at = time.time()
-        return self._put(lambda transaction: transaction.call(at, call))
+        return self._put(CallPut(time.time(), call))
 
     def mark_delivered(self, call_id: str) -> Future[int]:
         """The client has the last byte. Event kind ``delivered``. Raises `UnknownIdError` in the future."""
@@ -95,7 +96,7 @@ class Store:
     ) -> Future[int]:
         """Append one line to the log. ``data``: JSON values; NaN and infinities become null."""
         at, copy = time.time(), dict(data or {})
-        return self._put(lambda transaction: transaction.event(at, kind, run_id, subject, copy))
+        return self._put(lambda transaction: transaction.event(at, kind, run_id, subject, enc.plain(copy)))
 
     def _put(self, put: Put) -> Future[int]:
         if self._writer is not None:

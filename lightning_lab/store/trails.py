@@ -20,6 +20,8 @@ Refs = npt.NDArray[np.int64]
 
 _FIRST_BLOCK = 1024
 _LAST_BLOCK = 1 << 18
+_MOST_LEAVES = 64
+"""Ends of conversations that are compared with a new call; the oldest goes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +31,10 @@ class Leaf:
     call: int
     ids: Ids
     messages: Refs
+
+    @property
+    def nbytes(self) -> int:
+        return self.ids.nbytes + self.messages.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +51,8 @@ class Trail:
 
     def __init__(self) -> None:
         self._leaves: list[Leaf] = []
+        self.nbytes = 0
+        """Memory that it keeps."""
 
     def base(self, prompt: Ids, messages: Refs) -> Base:
         """The leaf that shares the longest prefix with ``prompt``; by messages where no id is shared."""
@@ -71,14 +79,17 @@ class Trail:
 
     def add(self, leaf: Leaf, base: Base) -> None:
         """``leaf`` was stored on ``base``."""
-        covered = base.leaf is not None and (base.ids, base.messages) == (len(base.leaf.ids), len(base.leaf.messages))
-        if covered:
-            self._leaves = [other for other in self._leaves if other is not base.leaf]
+        self.nbytes += leaf.nbytes
+        covered = base.leaf
+        if covered is not None and (base.ids, base.messages) == (len(covered.ids), len(covered.messages)):
+            self._drop(covered)
+        elif len(self._leaves) == _MOST_LEAVES:
+            self._drop(self._leaves[0])
         self._leaves.append(leaf)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(leaf.ids.nbytes + leaf.messages.nbytes for leaf in self._leaves)
+    def _drop(self, leaf: Leaf) -> None:
+        self._leaves = [other for other in self._leaves if other is not leaf]
+        self.nbytes -= leaf.nbytes
 
 
 def common_prefix(a: npt.NDArray[np.signedinteger], b: npt.NDArray[np.signedinteger]) -> int:

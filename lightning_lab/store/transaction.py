@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from lightning_lab.records import (
     INFRASTRUCTURE_OUTCOMES,
@@ -23,58 +21,111 @@ from lightning_lab.records import (
 )
 from lightning_lab.store import encoding as enc
 from lightning_lab.store import rows
-from lightning_lab.store.errors import BadRecordError, TerminalStateError, UnknownIdError
+from lightning_lab.store.calls import Calls
+from lightning_lab.store.contents import Contents
+from lightning_lab.store.errors import BadRecordError, StoreError, TerminalStateError
+from lightning_lab.store.group import Group, Numbers
 from lightning_lab.store.lru import LruBytes
-from lightning_lab.store.rebuild import rebuild_calls
-from lightning_lab.store.trails import Base, Leaf, Refs, Trail
 
-TRAIL_BYTES = 128 * 1024 * 1024
-"""Memory for the open rollouts' conversations; beyond it they are read back from the file when needed."""
-
-_HASH_BYTES = 20
+_RUN_BYTES = 4 * 1024 * 1024
+_ENTRY_BYTES = 300
 _INFRASTRUCTURE = frozenset(outcome.value for outcome in INFRASTRUCTURE_OUTCOMES)
 _TERMINAL = frozenset(state.value for state in TERMINAL_STATES)
+
+
+Put = Callable[["Transaction"], int]
+"""Writes one record; returns the seq of its event."""
+
+
+@dataclass(slots=True, eq=False)
+class CallPut:
+    """A call on its way into the store."""
+
+    at: float
+    call: Call
+    contents: Sequence[int] = ()
+    """Ids of its messages and, last, its reply: looked up for the whole group."""
+
+    def __call__(self, transaction: Transaction) -> int:
+        return transaction.call(self.at, self.call, self.contents)
 
 
 class Transaction:
     """Writes puts into the open transaction and collects their events.
 
-    Memory is changed only through `after`, once the put is in: a put that fails half-way leaves nothing behind.
+    Calls, their delivery and the log's lines wait in a `Group`, to be written together; every other statement writes
+    first what waits, so that the order of puts holds.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._trails: LruBytes[tuple[str, int], Trail] = LruBytes(TRAIL_BYTES)
-        self._after: list[Callable[[], None]] = []
         self.events: list[Event] = []
+        self._connection = connection
+        self._group = Group(connection, Numbers.of(connection))
+        self._contents = Contents(connection)
+        self._calls = Calls(connection, self._contents)
+        self._runs: LruBytes[str, str] = LruBytes(_RUN_BYTES)
 
-    def apply(self, put: Callable[[Transaction], int]) -> int:
-        """Run one put, all or nothing. Returns its event's seq; raises what it raised."""
-        mark = len(self.events)
-        self._after.clear()
-        self._execute("SAVEPOINT put")
+    def apply(self, puts: Sequence[Put]) -> list[int | StoreError]:
+        """Run the puts of a group: for each the seq of its event, or why it could not be written.
+
+        All together; where one fails, one by one, and what fails leaves nothing behind. Raises when the disk is dead.
+        """
+        self.events = []
         try:
-            seq = put(self)
+            return list(self._together(puts))
+        except Exception as error:
+            if is_dead_disk(error):
+                raise
+        return [self._alone(put) for put in puts]
+
+    def _alone(self, put: Put) -> int | StoreError:
+        try:
+            return self._together([put])[0]
+        except StoreError as error:
+            return error
+        except Exception as error:
+            if is_dead_disk(error):
+                raise
+            return _bad(error)
+
+    def _together(self, puts: Sequence[Put]) -> list[int]:
+        """All or nothing."""
+        numbers = self._group.numbers.copy()
+        self._contents.begin()
+        self._calls.begin()
+        self._connection.execute("SAVEPOINT puts")
+        try:
+            self._look_up([put for put in puts if isinstance(put, CallPut)])
+            seqs = [put(self) for put in puts]
+            self._group.write()
         except BaseException:
-            del self.events[mark:]
+            self._forget(numbers)
             if self._connection.in_transaction:  # a dead disk has rolled back everything already
-                self._execute("ROLLBACK TO put")
-                self._execute("RELEASE put")
+                self._connection.execute("ROLLBACK TO puts")
+                self._connection.execute("RELEASE puts")
             raise
-        self._execute("RELEASE put")
-        for change in self._after:
-            change()
-        return seq
+        self._connection.execute("RELEASE puts")
+        self.events += self._group.events
+        self._group = Group(self._connection, self._group.numbers)
+        return seqs
+
+    def _look_up(self, puts: Sequence[CallPut]) -> None:
+        conversations = [(*put.call.messages, put.call.reply) for put in puts]
+        for put, refs in zip(puts, self._contents.messages(self._group, conversations), strict=True):
+            put.contents = refs
+
+    def _forget(self, numbers: Numbers) -> None:
+        """What was put did not last: memory of it is dropped, and read from the file when it is needed again."""
+        self._group = Group(self._connection, numbers)
+        self._contents.forget()
+        self._calls.forget()
+        self._runs.clear()
 
     def event(self, at: float, kind: str, run_id: str, subject: str, data: Mapping[str, Any]) -> int:
-        text = enc.dump_json(data)
-        cursor = self._execute(
-            "INSERT INTO events (at, kind, run_id, subject, data) VALUES (?, ?, ?, ?, ?)",
-            (at, kind, run_id, subject, text),
-        )
-        seq = int(cursor.lastrowid or 0)
-        self.events.append(Event(seq=seq, at=at, kind=kind, run_id=run_id, subject=subject, data=enc.load_json(text)))
-        return seq
+        """A line of the log. ``data``: plain JSON values, so that it is told as it will be read."""
+        event = Event(seq=self._group.numbers.event, at=at, kind=kind, run_id=run_id, subject=subject, data=data)
+        self._group.event(event)
+        return event.seq
 
     def run(self, at: float, run: Run) -> int:
         self._execute(
@@ -88,7 +139,9 @@ class Transaction:
 
     def rollout(self, at: float, rollout: Rollout) -> int:
         columns = rows.rollout_row(
-            rollout, self._content("task", rollout.task), self._content("harness", rollout.harness)
+            rollout,
+            self._contents.one(self._group, "task", rollout.task),
+            self._contents.one(self._group, "harness", rollout.harness),
         )
         late = rows.consumption(rollout)
         texts = rows.rollout_texts(rollout)
@@ -107,7 +160,7 @@ class Transaction:
             previous, previous_outcome = before[3], before[5]
         self._count_rollout(rollout.run_id, previous, previous_outcome, columns[3], columns[5])
         if columns[3] in _TERMINAL:
-            self._after.append(lambda: self._trails.drop((rollout.id, rollout.attempt)))
+            self._calls.end(rollout.id, rollout.attempt)
         data = {
             "row": position,
             "state": columns[3],
@@ -169,93 +222,30 @@ class Transaction:
             changes[old] -= 1
         changes[new] += 1
         changes["infrastructure"] = (outcome in _INFRASTRUCTURE) - (old_outcome in _INFRASTRUCTURE)
-        self._count(run_id, changes)
+        self._group.count(run_id, changes)
 
-    def call(self, at: float, call: Call) -> int:
-        prompt = enc.as_ids(call.prompt_ids, "prompt_ids")
-        sampled = enc.as_ids(call.sampled_ids, "sampled_ids")
-        messages = np.array([self._content("message", message) for message in call.messages], np.int64)
-        trail = self._trail(call.rollout_id, call.attempt)
-        base = trail.base(prompt, messages)
-        n = self._insert_call(call, base, messages, (len(prompt), len(sampled)))
-        self._execute(
-            "INSERT INTO call_tokens (call, prompt, sampled, logprobs, versions) VALUES (?, ?, ?, ?, ?)",
-            (n, enc.pack_ids(prompt[base.ids :]), enc.pack_ids(sampled), *rows.token_blobs(call)),
-        )
-        self._remember(trail, call, Leaf(n, np.concatenate([prompt, sampled]), messages), base)
-        run_id = self._count_call(call.rollout_id, len(prompt), len(sampled))
+    def call(self, at: float, call: Call, contents: Sequence[int]) -> int:
+        """``contents``: ids of the call's messages and of its reply."""
+        prompt_tokens, sampled_tokens = self._calls.add(self._group, call, contents)
+        run_id = self._run_of(call.rollout_id)
+        if run_id:
+            counted = {"calls": 1, "prompt_tokens": prompt_tokens, "sampled_tokens": sampled_tokens}
+            self._group.count(run_id, counted)
         data = {
             "rollout_id": call.rollout_id,
             "attempt": call.attempt,
             "ordinal": call.ordinal,
             "kind": call.kind,
             "thread": call.thread,
-            "prompt_tokens": len(prompt),
-            "sampled_tokens": len(sampled),
+            "prompt_tokens": prompt_tokens,
+            "sampled_tokens": sampled_tokens,
             "delivered": call.delivered,
         }
         return self.event(at, "call", run_id, call.id, data)
 
-    def _insert_call(self, call: Call, base: Base, messages: Refs, sizes: tuple[int, int]) -> int:
-        values = {
-            "id": call.id,
-            "rollout_id": call.rollout_id,
-            "attempt": call.attempt,
-            "ordinal": call.ordinal,
-            "delivered": call.delivered,
-            "base": base.leaf.call if base.leaf else None,
-            "base_length": base.ids,
-            "base_messages": base.messages,
-            "messages": enc.pack_refs(messages[base.messages :]),
-            "tools": self._content("tools", call.tools),
-            "request": self._content("request", rows.request_content(call)),
-            "reply": self._content("message", call.reply),
-            "prompt_tokens": sizes[0],
-            "sampled_tokens": sizes[1],
-            "body": rows.call_body(call),
-        }
-        sql = f"INSERT INTO calls ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})"
-        try:
-            return int(self._execute(sql, tuple(values.values())).lastrowid or 0)
-        except sqlite3.IntegrityError as error:
-            raise BadRecordError(
-                f"Call {call.id} cannot be stored: {error}. A call is put once; what is stored was not changed."
-            ) from error
-
-    def _trail(self, rollout_id: str, attempt: int) -> Trail:
-        trail = self._trails.get((rollout_id, attempt))
-        if trail is None:
-            trail = Trail()
-            for call in rebuild_calls(self._connection, rollout_id, attempt):
-                trail.add(Leaf(call.row["n"], call.ids, call.messages), trail.base(call.prompt, call.messages))
-        return trail
-
-    def _remember(self, trail: Trail, call: Call, leaf: Leaf, base: Base) -> None:
-        def change() -> None:
-            trail.add(leaf, base)
-            self._trails.put((call.rollout_id, call.attempt), trail, trail.nbytes)
-
-        self._after.append(change)
-
-    def _count_call(self, rollout_id: str, prompt_tokens: int, sampled_tokens: int) -> str:
-        """Returns the run's id, empty where the rollout is not stored (yet)."""
-        self._execute(
-            "INSERT INTO call_totals VALUES (?, 1, ?, ?) ON CONFLICT (rollout_id) DO UPDATE SET calls = calls + 1,"
-            " prompt_tokens = prompt_tokens + excluded.prompt_tokens,"
-            " sampled_tokens = sampled_tokens + excluded.sampled_tokens",
-            (rollout_id, prompt_tokens, sampled_tokens),
-        )
-        run_id = self._run_of(rollout_id)
-        if run_id:
-            self._count(run_id, {"calls": 1, "prompt_tokens": prompt_tokens, "sampled_tokens": sampled_tokens})
-        return run_id
-
     def delivered(self, at: float, call_id: str) -> int:
-        row = self._one("SELECT n, rollout_id FROM calls WHERE id = ?", (call_id,))
-        if row is None:
-            raise UnknownIdError(f"No call {call_id} is stored, so it cannot be marked delivered.")
-        self._execute("UPDATE calls SET delivered = 1 WHERE n = ?", (row[0],))
-        return self.event(at, "delivered", self._run_of(row[1]), call_id, {"rollout_id": row[1]})
+        rollout_id = self._calls.delivered(self._group, call_id)
+        return self.event(at, "delivered", self._run_of(rollout_id), call_id, {"rollout_id": rollout_id})
 
     def samples(self, at: float, run_id: str, step: int, samples: Sequence[Sample], breaks: Sequence[Break]) -> int:
         """Replaces what earlier puts stored for these rollouts: a step that is done again after a crash counts once."""
@@ -297,29 +287,34 @@ class Transaction:
         data = {"step": step.index, "version": step.version, "rollouts": len(step.rollout_ids), "skipped": step.skipped}
         return self.event(at, "step", step.run_id, str(step.index), data)
 
-    def _content(self, kind: str, value: Any) -> int:
-        """Id of an immutable value, stored now if it is new."""
-        body = rows.content_body(value)
-        digest = hashlib.blake2b(f"{kind}\0{body}".encode(), digest_size=_HASH_BYTES).digest()
-        known = self._one("SELECT id FROM contents WHERE hash = ?", (digest,))
-        if known:
-            return int(known[0])
-        cursor = self._execute("INSERT INTO contents (hash, kind, body) VALUES (?, ?, ?)", (digest, kind, body))
-        return int(cursor.lastrowid or 0)
-
     def _run_of(self, rollout_id: str) -> str:
-        row = self._one("SELECT run_id FROM rollouts WHERE id = ?", (rollout_id,))
-        return str(row[0]) if row else ""
-
-    def _count(self, run_id: str, changes: Mapping[str, int]) -> None:
-        moved = {name: by for name, by in changes.items() if by}
-        if moved:
-            sets = ", ".join(f"{name} = {name} + ?" for name in moved)
-            self._execute(f"UPDATE run_counts SET {sets} WHERE run_id = ?", (*moved.values(), run_id))
+        """The rollout's run, empty where the rollout is not stored (yet)."""
+        run_id = self._runs.get(rollout_id)
+        if run_id is None:
+            row = self._connection.execute("SELECT run_id FROM rollouts WHERE id = ?", (rollout_id,)).fetchone()
+            if row is None:
+                return ""
+            run_id = str(row[0])
+            self._runs.put(rollout_id, run_id, _ENTRY_BYTES)
+        return run_id
 
     def _execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        self._group.write()
         return self._connection.execute(sql, values)
 
     def _one(self, sql: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = self._connection.execute(sql, values).fetchone()
+        row: tuple[Any, ...] | None = self._execute(sql, values).fetchone()
         return row
+
+
+def is_dead_disk(error: Exception) -> bool:
+    """Whether the file cannot be written any more, whatever the record."""
+    if isinstance(error, sqlite3.OperationalError | sqlite3.InternalError):
+        return True
+    return type(error) is sqlite3.DatabaseError  # a corrupt file; its subclasses speak of bad values
+
+
+def _bad(error: Exception) -> BadRecordError:
+    wrapped = BadRecordError(f"A record cannot be stored as it is ({type(error).__name__}: {error}). It was left out.")
+    wrapped.__cause__ = error
+    return wrapped

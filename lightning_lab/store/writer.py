@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightning_lab.records import Event
-from lightning_lab.store.errors import BadRecordError, DiskError, StoreClosedError, StoreError
+from lightning_lab.store.errors import DiskError, StoreClosedError, StoreError
 from lightning_lab.store.lock import WriterLock
 from lightning_lab.store.schema import Durability, open_writer
-from lightning_lab.store.transaction import Transaction
+from lightning_lab.store.transaction import Put, Transaction
 
-Put = Callable[[Transaction], int]
 Subscriber = Callable[[Sequence[Event]], None]
 
 _LARGEST_BATCH = 4096
@@ -163,13 +162,10 @@ class Writer:
 
     def _write(self, transaction: Transaction, items: Sequence[_Item]) -> list[int | StoreError]:
         """One transaction. A put that cannot be written becomes an error in the list; a dead disk raises."""
-        transaction.events = []
-        outcomes: list[int | StoreError] = []
         self._connection.execute("BEGIN IMMEDIATE")
-        for item in items:
-            outcomes.append(_apply(transaction, item.put) if item.put else 0)
+        outcomes = iter(transaction.apply([item.put for item in items if item.put]))
         self._connection.execute("COMMIT")
-        return outcomes
+        return [next(outcomes) if item.put else 0 for item in items]
 
     def _fail(self, error: Exception, items: Sequence[_Item]) -> None:
         failure = DiskError(
@@ -195,24 +191,3 @@ class Writer:
                 callback(events)
             except Exception:
                 logger.exception("A subscriber of %s failed; it will be called again with the next events", self._path)
-
-
-def _apply(transaction: Transaction, put: Put) -> int | StoreError:
-    try:
-        return transaction.apply(put)
-    except StoreError as error:
-        return error
-    except (sqlite3.OperationalError, sqlite3.InternalError):
-        raise
-    except sqlite3.DatabaseError as error:
-        if type(error) is sqlite3.DatabaseError:  # corrupt file, not bad values
-            raise
-        return _bad(error)
-    except Exception as error:
-        return _bad(error)
-
-
-def _bad(error: Exception) -> BadRecordError:
-    wrapped = BadRecordError(f"A record cannot be stored as it is ({type(error).__name__}: {error}). It was left out.")
-    wrapped.__cause__ = error
-    return wrapped

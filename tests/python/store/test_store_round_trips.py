@@ -229,7 +229,7 @@ def test_growth_is_linear_in_what_is_new(store: Store) -> None:
 
 
 def test_growth_stays_linear_when_memory_is_short(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_lab.store.transaction.TRAIL_BYTES", 0)
+    monkeypatch.setattr("lightning_lab.store.calls.TRAIL_BYTES", 0)
     with Store(store.path.with_name("small.sqlite")) as small:
         both = [turns(10, "r-1"), turns(10, "r-2", seed=1)]  # each evicts the other
         for pair in zip(*both, strict=True):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_records import call, rollout, sample, turns
+from store_records import call, rollout, same, sample, turns
 
 from lightning_lab.records import INFRASTRUCTURE_OUTCOMES, Outcome, RolloutState
 from lightning_lab.store import Store, StoreError
@@ -66,6 +66,28 @@ def test_one_bad_record_fails_alone(store: Store) -> None:
     assert isinstance(bad[4].exception(), UnknownIdError)
     assert store.samples("r-half") == []
     assert [event.subject for event in store.events()] == [str(i) for i in range(100)]
+
+
+def test_a_group_with_bad_calls_keeps_the_good_ones(store: Store) -> None:
+    """Everything is in one commit: what is written together falls apart into single puts, and nothing is half in."""
+    go = threading.Event()
+    unsubscribe = store.subscribe(lambda events: go.wait(10))
+    store.put_rollout(rollout("r-1", "running"))
+    calls = turns(40, "r-1", new=5)
+    good = [store.put_call(item) for item in calls[:20]]
+    again = store.put_call(calls[3])
+    broken = store.put_call(dataclasses.replace(calls[20], logprobs=np.array(["x"])))
+    good += [store.put_call(item) for item in calls[20:]]
+    good += [store.mark_delivered(item.id) for item in calls]
+    unknown = store.mark_delivered("c-none")
+    unsubscribe()
+    go.set()
+    assert [future.result() for future in good] == list(range(2, 82))
+    assert all(isinstance(future.exception(), StoreError) for future in (again, broken, unknown))
+    read = store.calls("r-1")
+    assert all(same(left, dataclasses.replace(right, delivered=True)) for left, right in zip(read, calls, strict=True))
+    assert store.counts("run")["calls"] == store.call_totals(["r-1"])["r-1"][0] == 40
+    assert [event.seq for event in store.events()] == list(range(1, 82))
 
 
 def test_a_call_is_put_once(store: Store) -> None:
