@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -14,26 +14,29 @@ from lightning_lab.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
+_ALL = 1 << 31
 _ROLLOUT_COLUMNS = (
     "step", "mode", "group", "task", "harness", "state", "outcome", "reward", "advantage", "weight",
-    "calls", "tokens", "queued_s", "duration_s", "output", "verdict", "error", "created_at",
+    "effective_weight", "calls", "tokens", "queued_s", "duration_s", "output", "verdict", "error", "created_at",
 )  # fmt: skip
 
 
 def rollouts_frame(store: Store, rollouts: Sequence[Rollout]) -> pd.DataFrame:
     """One line per rollout, indexed by its id, in order of creation.
 
-    ``queued_s`` is the time from creation to start, ``duration_s`` from start to end; ``tokens`` counts sampled
-    tokens. Absent numbers are NaN (``step``: ``<NA>``).
+    ``weight`` is the rollout's share of its step's loss, ``effective_weight`` the share that off-policy correction
+    left of it. ``queued_s`` is the time from creation to start, ``duration_s`` from start to end; ``tokens`` counts
+    sampled tokens. Absent numbers are NaN (``step``: ``<NA>``).
     """
     import pandas as pd
 
     totals = store.call_totals([rollout.id for rollout in rollouts])
-    lines = [_rollout_line(rollout, *totals.get(rollout.id, (0, 0))) for rollout in rollouts]
+    effective = _effective_weights(store, {rollout.run_id for rollout in rollouts})
+    lines = [_rollout_line(rollout, effective.get(rollout.id), *totals.get(rollout.id, (0, 0))) for rollout in rollouts]
     index = pd.Index([rollout.id for rollout in rollouts], name="rollout", dtype="object")
     frame = pd.DataFrame(lines, index=index, columns=list(_ROLLOUT_COLUMNS))
     frame["step"] = frame["step"].astype("Int64")
-    for name in ("reward", "advantage", "weight", "queued_s", "duration_s"):
+    for name in ("reward", "advantage", "weight", "effective_weight", "queued_s", "duration_s"):
         frame[name] = frame[name].astype("float64")
     frame["created_at"] = pd.to_datetime(frame["created_at"].astype("float64"), unit="s", utc=True)
     return frame
@@ -76,7 +79,16 @@ def breaks_frame(store: Store, run_id: str | None, decode: Decode | None) -> pd.
     return pd.DataFrame([asdict(row) for row in table], columns=[field.name for field in fields(BreakCount)])
 
 
-def _rollout_line(rollout: Rollout, calls: int, tokens: int) -> dict[str, Any]:
+def _effective_weights(store: Store, run_ids: Collection[str]) -> dict[str, float]:
+    """By rollout id, as the learner told them; a step that was done again after a crash counts once."""
+    weights: dict[str, float] = {}
+    for run_id in run_ids:
+        for event in store.events(run_id=run_id, kind="weights", limit=_ALL):
+            weights.update(event.data["rollouts"])
+    return weights
+
+
+def _rollout_line(rollout: Rollout, effective: float | None, calls: int, tokens: int) -> dict[str, Any]:
     started, finished = rollout.started_at, rollout.finished_at
     return {
         "step": rollout.step,
@@ -89,6 +101,7 @@ def _rollout_line(rollout: Rollout, calls: int, tokens: int) -> dict[str, Any]:
         "reward": rollout.reward,
         "advantage": rollout.advantage,
         "weight": rollout.weight,
+        "effective_weight": effective,
         "calls": calls,
         "tokens": tokens,
         "queued_s": None if started is None else started - rollout.created_at,

@@ -18,7 +18,7 @@ from lightning_lab.algorithms import (
     token_weights,
 )
 from lightning_lab.algorithms.advantages import BoolArray, FloatArray, IntArray
-from lightning_lab.planning import plan
+from lightning_lab.planning import plan, split_steps
 from lightning_lab.policy.base import LossRow
 from lightning_lab.records import Break, Rollout, Sample
 from lightning_lab.samples import SampleSet, cut, trained_tokens
@@ -44,9 +44,10 @@ class Batch:
     samples: list[Sample]
     """All samples, cut to fit, those included that train nothing; in the order of the rollouts."""
     breaks: list[Break]
-    micro_batches: list[list[LossRow]]
+    updates: list[list[list[LossRow]]]
+    """Micro-batches by optimiser update; a rollout's rows all belong to one update."""
     places: list[RowPlace]
-    """Of the rows, in the order of the micro-batches."""
+    """Of the rows, in the order of the updates and their micro-batches."""
     skipped: str
     """Why there is nothing to learn: ``no_rewards``, ``no_tokens``, ``no_signal``, or empty."""
     metrics: dict[str, float]
@@ -56,14 +57,16 @@ class Batch:
         lines: list[dict[str, Any]] = []
         plan: list[list[int]] = []
         places = iter(self.places)
-        for micro_batch in self.micro_batches:
-            plan.append(list(range(len(lines), len(lines) + len(micro_batch))))
-            lines += [_line(row, next(places)) for row in micro_batch]
+        for update, micro_batches in enumerate(self.updates):
+            for micro_batch in micro_batches:
+                plan.append(list(range(len(lines), len(lines) + len(micro_batch))))
+                lines += [_line(update, row, next(places)) for row in micro_batch]
         return lines, plan
 
 
-def _line(row: LossRow, place: RowPlace) -> dict[str, Any]:
+def _line(update: int, row: LossRow, place: RowPlace) -> dict[str, Any]:
     return {
+        "update": update,
         "rollout_id": place.rollout_id,
         "sample_index": place.sample_index,
         "tokens": len(row.sample.ids),
@@ -87,21 +90,22 @@ def build_batch(
     chosen = [i for i in range(len(samples)) if tokens[i] and valid[owner[i]]]
     chosen_owner, chosen_tokens = owner[chosen], tokens[chosen]
     advantages = _advantages(config, used, group_of, valid, chosen_owner)
-    weights = token_weights(config.normalizer, chosen_owner, chosen_tokens, constant=config.constant)
+    lengths = [len(samples[i].ids) for i in chosen]
+    updates = [update for update in split_steps(chosen_owner.tolist(), lengths, config.updates) if update]
+    weights, shares = _weights(config, updates, chosen_owner, chosen_tokens)
     rows = [
         LossRow(sample=samples[i], advantage=float(advantages[owner[i]]), token_weight=float(weight))
         for i, weight in zip(chosen, weights, strict=True)
     ]
-    shares = dict(zip(chosen_owner.tolist(), rollout_shares(chosen_owner, chosen_tokens, weights), strict=True))
-    micro_batches = plan([len(row.sample.ids) for row in rows], config.token_budget).micro_batches
+    micro_batches = [_planned(update, lengths, config.token_budget) for update in updates]
     first_sample = np.searchsorted(owner, np.arange(len(rollouts)))
     places = [RowPlace(rollouts[owner[i]].id, int(i - first_sample[owner[i]])) for i in chosen]
     return Batch(
         rollouts=[_consumed(r, i, step, valid, advantages, shares) for i, r in enumerate(rollouts)],
         samples=samples,
         breaks=[b for rollout in rollouts for b in sample_sets[rollout.id].breaks],
-        micro_batches=[[rows[index] for index in indices] for indices in micro_batches],
-        places=[places[index] for indices in micro_batches for index in indices],
+        updates=[[[rows[index] for index in indices] for indices in update] for update in micro_batches],
+        places=[places[index] for update in micro_batches for indices in update for index in indices],
         skipped=_skip_reason(valid, rows),
         metrics=_counts(rollouts, rewards, used, group_of, samples, rows, version),
     )
@@ -115,6 +119,25 @@ def _advantages(
         samples = np.bincount(owner, minlength=len(rewards))
         return sample_level_advantages(config.estimator, rewards, group, valid, samples, singleton=config.singleton)
     return compute_advantages(config.estimator, rewards, group, valid, singleton=config.singleton)
+
+
+def _weights(
+    config: TrainConfig, updates: Sequence[Sequence[int]], owner: IntArray, tokens: IntArray
+) -> tuple[FloatArray, dict[int, float]]:
+    """Weight of each row's tokens, and each rollout's share of the step. Every update counts its own rollouts."""
+    weights = np.zeros(len(owner))
+    shares: dict[int, float] = {}
+    for update in updates:
+        here, trained = owner[update], tokens[update]
+        weights[update] = token_weights(config.normalizer, here, trained, constant=config.constant)
+        of_update = rollout_shares(here, trained, weights[update]) / len(updates)
+        shares.update(zip(here.tolist(), of_update.tolist(), strict=True))
+    return weights, shares
+
+
+def _planned(update: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Micro-batches of one update, as indices of rows."""
+    return [[update[i] for i in rows] for rows in plan([lengths[i] for i in update], budget).micro_batches]
 
 
 def _cut_samples(

@@ -62,6 +62,9 @@ class TrainConfig:
     """Token weights: a key of ``algorithms.NORMALIZERS``."""
     constant: float = 1024.0
     """The length that the normaliser ``constant`` divides by."""
+    updates: int = 1
+    """Optimiser updates per step: its rollouts are dealt, each whole, over so many mini-batches of like cost, and each
+    update counts its own rollouts in the normaliser. The version grows once, after the last."""
     token_budget: int = 16_384
     """Most tokens in one micro-batch."""
     max_sample_tokens: int | None = None
@@ -86,7 +89,7 @@ class TrainConfig:
     graders' own."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "n", "groups", "token_budget", "eval_n", "keep_checkpoints"):
+        for name in ("steps", "n", "groups", "updates", "token_budget", "eval_n", "keep_checkpoints"):
             _require(_whole(getattr(self, name), 1), name, getattr(self, name), "a whole number of at least 1")
         for name in ("seed", "eval_every", "checkpoint_every"):
             _require(_whole(getattr(self, name), 0), name, getattr(self, name), "a whole number of at least 0")
@@ -148,6 +151,12 @@ class TrainConfig:
             _require_known("correction", name, CORRECTIONS)
             _require_options("corrections", name, CORRECTIONS[name], options)
         _require_known("old_logprobs", self.old_logprobs, ("rollout", "recomputed"))
+        _require(
+            self.updates == 1 or self.old_logprobs == "rollout",
+            "updates",
+            self.updates,
+            "1 with old_logprobs='recomputed': they are those before each update, so that no ratio would ever differ",
+        )
         twice = sorted(REWEIGHTING.intersection(self.corrections)) if self.old_logprobs == "rollout" else []
         _require(
             not twice,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import cast
 
 from lightning_lab.harnesses import Harness
-from lightning_lab.policy.base import Learner, PolicyError, UpdateResult
+from lightning_lab.policy.base import Learner, LossRow, PolicyError, UpdateResult
 from lightning_lab.records import Floats, Phase, Run, Step, Task
 from lightning_lab.samples import SampleSet, build_samples
 from lightning_lab.store import export_run
@@ -27,6 +27,7 @@ from lightning_lab.training.evaluation import evaluate
 from lightning_lab.training.failures import FailureWatch
 from lightning_lab.training.parts import LabParts
 from lightning_lab.training.schedule import task_at
+from lightning_lab.training.updates import combined
 
 logger = logging.getLogger(__name__)
 
@@ -179,12 +180,7 @@ class TrainingLoop:
             self._phase(Phase.DRAINING)
             report = self._parts.gateway.pause(deadline_s=self._config.drain_s)
             self._phase(Phase.UPDATING)
-            result = self.learner.update(
-                batch.micro_batches,
-                loss=self._config.loss,
-                options=self._config.learner_options(),
-                learning_rate=self._config.learning_rate,
-            )
+            result = combined([self._learn(micro_batches) for micro_batches in batch.updates])
             self._phase(Phase.PUBLISHING)
             version = self._parts.policy.version + 1
             self.learner.publish(version)
@@ -192,8 +188,19 @@ class TrainingLoop:
             self._parts.gateway.resume()
         self._parts.store.put_event("policy", self._run.id, data={"version": version})
         self._store_token_stats(batch, result)
+        self._parts.store.put_event(
+            "weights", self._run.id, str(self._step), {"rollouts": dict(result.rollout_weights)}
+        )
         paused = {"seconds_update": time.perf_counter() - started, "aborted": float(report.aborted)}
         return {name: float(value) for name, value in {**result.metrics, **paused}.items() if math.isfinite(value)}
+
+    def _learn(self, micro_batches: Sequence[Sequence[LossRow]]) -> UpdateResult:
+        return self.learner.update(
+            micro_batches,
+            loss=self._config.loss,
+            options=self._config.learner_options(),
+            learning_rate=self._config.learning_rate,
+        )
 
     def _store_step(self, batch: Batch, metrics: Mapping[str, float], skipped: str, started_at: float) -> None:
         store, run_id = self._parts.store, self._run.id

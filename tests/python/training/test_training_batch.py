@@ -50,8 +50,12 @@ def make_batch(groups: Sequence[Sequence[tuple[float | None, Sequence[int]]]], *
     return build_batch(made, sample_sets, TrainConfig(steps=1, **settings), 3, 6)  # type: ignore[arg-type]
 
 
+def flat(batch: Batch) -> list[list[LossRow]]:
+    return [micro_batch for update in batch.updates for micro_batch in update]
+
+
 def rows_of(batch: Batch) -> dict[str, list[LossRow]]:
-    rows = [row for micro_batch in batch.micro_batches for row in micro_batch]
+    rows = [row for micro_batch in flat(batch) for row in micro_batch]
     return {rollout.id: [row for row in rows if row.sample.rollout_id == rollout.id] for rollout in batch.rollouts}
 
 
@@ -91,16 +95,16 @@ def test_rollouts_without_tokens_or_reward_are_no_part_of_the_mean() -> None:
 
 def test_places_say_which_sample_of_which_rollout_a_row_is() -> None:
     batch = make_batch([[(1.0, [1, 9, 0, 4]), (0.0, [5])]], token_budget=12)
-    rows = [row for micro_batch in batch.micro_batches for row in micro_batch]
+    rows = [row for micro_batch in flat(batch) for row in micro_batch]
     by_rollout = {r.id: [s for s in batch.samples if s.rollout_id == r.id] for r in batch.rollouts}
-    assert len(batch.micro_batches) > 1 and len(rows) == 4
+    assert len(flat(batch)) > 1 and len(rows) == 4
     for place, row in zip(batch.places, rows, strict=True):
         assert by_rollout[place.rollout_id][place.sample_index] is row.sample
 
 
 def test_rllm_575_no_micro_batch_exceeds_the_budget_and_cuts_are_counted() -> None:
     batch = make_batch([[(1.0, [30]), (0.0, [3, 7])]], token_budget=10)
-    assert all(sum(len(row.sample.ids) for row in rows) <= 10 for rows in batch.micro_batches)
+    assert all(sum(len(row.sample.ids) for row in rows) <= 10 for rows in flat(batch))
     assert batch.metrics["masked_over_budget"] == 30
     assert [r.weight for r in batch.rollouts] == [0.0, 1.0]
 
@@ -136,6 +140,29 @@ def test_a_batch_that_teaches_nothing_says_why(groups: list[list[tuple[float | N
     batch = make_batch(groups)
     assert batch.skipped == reason
     assert all(np.isfinite(value) for value in batch.metrics.values())
+
+
+@pytest.mark.parametrize("normalizer", ["rollout_mean", "token_mean", "sample_mean", "constant"])
+def test_several_updates_keep_rollouts_whole_and_count_their_own(normalizer: str) -> None:
+    groups = [[(1.0, [2, 3]), (0.0, [4])], [(1.0, [1, 1, 1]), (0.0, [5])], [(0.0, []), (None, [9])]]
+    batch = make_batch(groups, updates=2, token_budget=8, normalizer=normalizer)
+    one = make_batch(groups, token_budget=8, normalizer=normalizer)
+    assert [len(update) > 1 for update in batch.updates] == [True, True] and len(one.updates) == 1
+    owners = [{row.sample.rollout_id for rows in update for row in rows} for update in batch.updates]
+    assert owners[0].isdisjoint(owners[1]) and set.union(*owners) == {"r00", "r01", "r10", "r11"}
+    assert sum(rollout.weight or 0 for rollout in batch.rollouts) == pytest.approx(1.0)
+    assert [r.advantage for r in batch.rollouts] == [r.advantage for r in one.rollouts], "groups go across updates"
+    for update in batch.updates:
+        total = sum(row.token_weight * row.sample.mask.sum() for rows in update for row in rows)
+        lengths = {"constant": sum(row.sample.mask.sum() for rows in update for row in rows) / (1024 * 2)}
+        assert total == pytest.approx(lengths.get(normalizer, 1.0))
+    lines, plan = batch.consumed()
+    assert [line["update"] for line in lines] == sorted(line["update"] for line in lines) and len(lines) == 7
+    assert [index for rows in plan for index in rows] == list(range(7))
+
+
+def test_more_updates_than_rollouts_leave_none_empty() -> None:
+    assert [len(update) for update in make_batch([[(1.0, [2]), (0.0, [2])]], updates=5).updates] == [1, 1]
 
 
 def test_shuffled_rewards_are_a_permutation_fixed_by_seed_and_step() -> None:

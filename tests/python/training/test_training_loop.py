@@ -11,9 +11,10 @@ import pytest
 import torch
 from training_fakes import FakeLab, make_tasks
 
-from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.base import PolicyError, UpdateResult
 from lightning_lab.records import Outcome, Rollout, RolloutState, Sampling
 from lightning_lab.training import ConfigError, TrainingLoop, TrainingStopped
+from lightning_lab.training.updates import combined
 
 MakeLoop = Callable[..., TrainingLoop]
 NAMED_METRICS = {
@@ -212,6 +213,35 @@ def test_the_learner_is_told_how_the_tokens_were_sampled(lab: FakeLab, make_loop
     assert lab.policy.options == expected | by_default
 
 
+def test_several_updates_are_one_step(lab: FakeLab, make_loop: MakeLoop) -> None:
+    make_loop(steps=2, groups=4, n=8, updates=4).run()
+    steps = lab.store.steps("run")
+    assert [step.version for step in steps] == [1, 2] and len(lab.policy.updates) == 8
+    assert lab.gateway.log == ["pause", "resume"] * 2
+    ratios = [
+        float(lab.store.token_stats(rollout_id)[0]["ratio"][2]) for step in steps for rollout_id in step.rollout_ids
+    ]
+    assert min(ratios) < 0.99 and max(ratios) > 1.01, "later updates are off-policy, which is what clips are for"
+    for step, event in zip(steps, lab.store.events(run_id="run", kind="weights"), strict=True):
+        assert event.data["rollouts"] == pytest.approx({r: lab.store.rollout(r).weight for r in step.rollout_ids})
+
+
+def test_metrics_of_several_updates_are_joined_by_their_kind() -> None:
+    def result(skipped: float, weights: Mapping[str, float], **metrics: float) -> UpdateResult:
+        return UpdateResult(metrics={"skipped": skipped, **metrics}, rollout_weights=weights)
+
+    parts = [
+        result(1.0, {"a": 0.25, "b": 0.75}, entropy=1.0, tokens=10, masked_icepop=2, ratio_max=3.0, ratio_min=0.5),
+        result(0.0, {"c": 1.0}, entropy=3.0, tokens=30, masked_icepop=0, ratio_max=2.0, ratio_min=0.9),
+    ]
+    both = combined(parts)
+    assert both.metrics == {
+        "skipped": 0.0, "entropy": 2.0, "tokens": 40, "masked_icepop": 2, "ratio_max": 3.0, "ratio_min": 0.5,
+    }  # fmt: skip
+    assert both.rollout_weights == {"a": 0.125, "b": 0.375, "c": 0.5}
+    assert combined(parts[:1]) is parts[0]
+
+
 def test_a_stop_request_finishes_the_step(lab: FakeLab, make_loop: MakeLoop) -> None:
     loop = make_loop(steps=50)
     lab.controller.ending = lambda rollout: loop.request_stop()  # type: ignore[func-returns-value]
@@ -273,6 +303,8 @@ def test_what_could_never_run_is_refused_at_once(lab: FakeLab, make_loop: MakeLo
         make_loop(eval_every=1)
     with pytest.raises(ConfigError, match="no loss 'ppo'"):
         make_loop(loss="ppo")
+    with pytest.raises(ConfigError, match=r"updates is 2; it must be 1 with old_logprobs='recomputed'"):
+        make_loop(updates=2, old_logprobs="recomputed")
     with pytest.raises(ConfigError, match=r"cliprange.*clip_high, clip_low"):
         make_loop(loss_options={"cliprange": 0.2})
     lab.policy.can_learn = False

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from lightning_lab.algorithms.losses import LOSSES
+from lightning_lab.algorithms.metrics import rollout_weights
 from lightning_lab.harnesses import Harness, harness
 from lightning_lab.policy.base import LossRow, TokenStats, UpdateResult
 from lightning_lab.records import Call, Ids, Message, Outcome, Rollout, RolloutState, Sampling, Task
@@ -76,9 +77,13 @@ class Bandit:
         clips = {name: value for name, value in options.items() if name.startswith("clip_")}
         self.logits.grad = None
         total, stats = 0.0, []
+        owners: list[str] = []
+        told: list[float] = []
         for row in (row for rows in micro_batches for row in rows):
             logprobs = torch.log_softmax(self.logits, -1)[torch.tensor(row.sample.ids).long() % VOCABULARY]
             weights = row.token_weight * torch.tensor(row.sample.mask).double()
+            owners += [row.sample.rollout_id] * len(weights)
+            told += weights.tolist()
             advantages = torch.full_like(weights, row.advantage)
             value, tokens = LOSSES[loss](
                 logprobs, torch.tensor(row.sample.logprobs).double(), advantages, weights, **clips
@@ -95,7 +100,8 @@ class Bandit:
         with torch.no_grad():
             self.logits -= learning_rate * self.logits.grad
         names = ("entropy", "approx_kl", "clip_frac", "ratio_mean", "grad_norm")
-        return UpdateResult(metrics={"loss": total, **dict.fromkeys(names, 0.0), **self.extra_metrics}, tokens=stats)
+        metrics = {"loss": total, **dict.fromkeys(names, 0.0), **self.extra_metrics}
+        return UpdateResult(metrics=metrics, tokens=stats, rollout_weights=rollout_weights(owners, np.array(told)))
 
     def publish(self, version: int) -> None:
         assert version == self.version + 1
