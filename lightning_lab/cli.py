@@ -1,4 +1,4 @@
-"""``lightning-lab quickstart | doctor | serve``."""
+"""``lightning-lab quickstart | doctor | serve | harnesses``."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=int, default=0, help="default: any free one")
     serve.add_argument("--runs", type=Path, default=Path("runs"), help="where the calls are stored")
     serve.set_defaults(command=_serve)
+
+    harnesses = commands.add_parser("harnesses", help="the released agents that the lab knows, and installing them")
+    harnesses.set_defaults(command=_list_harnesses)
+    action = harnesses.add_subparsers(metavar="install")
+    install = action.add_parser("install", help="install agents in the versions that the lab supports")
+    install.add_argument("names", nargs="*", metavar="NAME", help="default: all of them")
+    install.set_defaults(command=_install_harnesses)
     return parser
 
 
@@ -104,6 +111,32 @@ def _serve(options: argparse.Namespace) -> int:
         served.close()
     print(f"Stopped. {served.calls} calls are recorded in {served.path}.")
     return 0
+
+
+def _list_harnesses(options: argparse.Namespace) -> int:
+    from lightning_lab.harnesses import PROFILES
+    from lightning_lab.harnesses.installing import harness_cache, installed_version
+
+    for profile in PROFILES.values():
+        found = installed_version(profile)
+        print(f"{profile.name:<16}{profile.version:<10}{'installed' if found == profile.version else '-'}")
+    print(f"Installed in {harness_cache()}: lightning-lab harnesses install NAME…")
+    return 0
+
+
+def _install_harnesses(options: argparse.Namespace) -> int:
+    from lightning_lab.harnesses import PROFILES, HarnessError
+    from lightning_lab.harnesses.installing import install
+    from lightning_lab.harnesses.profiles import profile_named
+
+    failed = 0
+    for name in options.names or PROFILES:
+        try:
+            profile = profile_named(name)
+            print(f"{profile.name} {profile.version}: {install(profile)}", flush=True)
+        except HarnessError as error:
+            failed |= _fail(str(error))
+    return failed
 
 
 def _fail(message: str) -> int:

@@ -30,6 +30,7 @@ from lightning_lab.harnesses.shipping import ship
 from lightning_lab.records import Outcome, Rollout, RolloutState, Sampling
 from lightning_lab.store import Store
 from lightning_lab.tasks import Grader
+from lightning_lab.tasks.files import check_files
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_LIMIT_S = 30.0
@@ -132,7 +133,8 @@ class Controller:
         Without a grader, a completed rollout has no reward.
 
         Raises `ShippingError` if the harness or the grader cannot be sent to another process, `HarnessError` if the
-        command does not fit the task, `ControllerError` if the controller is not running or has this rollout already.
+        command does not fit the task, `TaskError` if the task's files are unusable, `ControllerError` if the
+        controller is not running or has this rollout already.
         """
         queued = replace(
             rollout, state=RolloutState.QUEUING, harness=harness.info, created_at=rollout.created_at or time.time()
@@ -242,6 +244,7 @@ class Controller:
 
 def _agent_payload(harness: Harness, rollout: Rollout) -> bytes:
     """What the agent's process needs beyond its spec; for a command only the check that it fits the task."""
+    check_files(rollout.task)
     if harness.function is None:
         harness.arguments(rollout.task)
         return b""

@@ -30,6 +30,7 @@ from lightning_lab.harnesses.source import cell_sources, referred_modules
 from lightning_lab.records import Outcome, Rollout, RolloutState, Sampling
 from lightning_lab.store import Store
 from lightning_lab.tasks import Grader
+from lightning_lab.tasks.files import put_files
 
 if TYPE_CHECKING:
     from lightning_lab.controller.controller import Credentials
@@ -129,6 +130,7 @@ class Lifecycle:
             _LOG.warning("%s", server.warning)
             self._store.put_event("log", rollout.run_id, rollout.id, {"level": "warning", "message": server.warning})
             server.warning = ""
+        await asyncio.to_thread(put_files, rollout.task, workdir.work)
         access = self._credentials.open_rollout(rollout.id, attempt=rollout.attempt, sampling=ticket.sampling)
         try:
             spec = _agent_spec(ticket, workdir, access)
@@ -218,14 +220,17 @@ def _grader_key(grader: Grader) -> ServerKey:
 
 def _agent_spec(ticket: Ticket, workdir: Workdir, access: environment.Access) -> dict[str, Any]:
     harness, rollout = ticket.harness, ticket.rollout
+    place = {"url": access.url, "key": access.key, "home": str(workdir.home)}
+    workdir.furnish_home(harness.home_files(place))
     spec: dict[str, Any] = {
         "kind": harness.kind,
         "timeout_s": harness.timeout_s,
         "cwd": str(workdir.work),
-        "env": environment.for_agent(workdir.home, workdir.temporary, harness.env, access, rollout.id),
+        "env": environment.for_agent(workdir.home, workdir.temporary, harness.environment(place), access, rollout.id),
     }
     if harness.function is None:
-        workdir.write_task(rollout.task)
+        if harness.has_task_file:
+            workdir.write_task(rollout.task)
         return {**spec, "argv": harness.arguments(rollout.task)}
     return {**spec, "sources": cell_sources(harness.function)}
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,13 @@ class Workdir:
         for folder in (made.work, made.home, made.temporary):
             folder.mkdir()
         return made
+
+    def furnish_home(self, files: Mapping[str, str]) -> None:
+        """Write what the harness wants in the agent's home directory; paths are relative to it."""
+        for path, text in files.items():
+            target = self.home / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
 
     def write_task(self, task: Task) -> None:
         """``task.json`` for a command: all of the task but the answer, which an agent must not find."""

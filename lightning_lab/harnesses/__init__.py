@@ -1,5 +1,7 @@
-"""Agent programs: Python functions and commands, each versioned by what it is made of."""
+"""Agent programs: Python functions, commands and released agents, each versioned by what it is made of."""
 
-from lightning_lab.harnesses.harness import Harness, HarnessError, harness
+from lightning_lab.harnesses.errors import HarnessError
+from lightning_lab.harnesses.harness import Harness, harness
+from lightning_lab.harnesses.profiles import PROFILES
 
-__all__ = ["Harness", "HarnessError", "harness"]
+__all__ = ["PROFILES", "Harness", "HarnessError", "harness"]

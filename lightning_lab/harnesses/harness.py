@@ -6,17 +6,18 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, overload
 
+from lightning_lab.harnesses.errors import HarnessError
+from lightning_lab.harnesses.installing import located
+from lightning_lab.harnesses.profiles import profile_named
 from lightning_lab.harnesses.source import digest, source_of, version_of
 from lightning_lab.records import HarnessInfo, Task
 
 _FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-class HarnessError(ValueError):
-    """A harness is put together wrongly; the message says how to do it right."""
+PROFILE_TIMEOUT_S = 1800.0
+"""Seconds that a coding agent may take, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,9 +34,13 @@ class Harness:
     preload: tuple[str, ...] = ()
     """Modules that the fork server imports once, before the agents fork from it."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to the agent's scrubbed environment."""
+    """Variables added to the agent's scrubbed environment. ``{url}``, ``{key}`` and ``{home}`` are replaced."""
+    home: Mapping[str, str] = field(default_factory=dict)
+    """Files written into the agent's private home directory: path → text, with the same three replaced."""
     function: Callable[[Task], Any] | None = None
     argv: tuple[str, ...] = ()
+    has_task_file: bool = True
+    """Whether a command finds ``task.json`` in its working directory; a coding agent would take it for its work."""
 
     @property
     def info(self) -> HarnessInfo:
@@ -55,20 +60,23 @@ class Harness:
         name: str | None = None,
         timeout_s: float = 300.0,
         env: Mapping[str, str] | None = None,
+        home: Mapping[str, str] | None = None,
         preload: Sequence[str] = (),
     ) -> Harness:
         """Any executable, started in the rollout's private working directory.
 
         ``{prompt}``, ``{id}`` and ``{name}`` of the task's fields are replaced in ``argv``; the working directory
         holds ``task.json`` (without the answer). An argument that names a file which exists now is passed as an
-        absolute path, and the file's content counts in the version. Raises `HarnessError`.
+        absolute path, and the file's content counts in the version. ``{url}`` (the rollout's base URL, without
+        ``/v1``), ``{key}`` and ``{home}`` are replaced in the values of ``env`` and in ``home``, the files that the
+        agent finds in its home directory. Raises `HarnessError`.
         """
         if isinstance(argv, str) or not argv:
             raise HarnessError('A command is a list of arguments, e.g. ["python", "agent.py", "{prompt}"].')
         if preload:
             raise HarnessError("A command loads its own modules: preload is for functions.")
         resolved = tuple(_absolute_if_file(str(part)) for part in argv)
-        settings = _settings(timeout_s, (), env)
+        settings = {**_settings(timeout_s, (), env), **({"home": dict(home)} if home else {})}
         contents = [Path(part).read_bytes() for part in resolved if Path(part).is_absolute() and _is_script(part)]
         return cls(
             name=name or Path(argv[0]).name,
@@ -77,20 +85,50 @@ class Harness:
             source=json.dumps(list(argv)),
             timeout_s=_positive(timeout_s),
             env=dict(env or {}),
+            home=_home_files(home or {}),
             argv=resolved,
         )
+
+    @classmethod
+    def profile(cls, name: str, *, timeout_s: float = PROFILE_TIMEOUT_S) -> Harness:
+        """A released coding agent, unmodified, in the version that the lab supports.
+
+        `lightning_lab.harnesses.PROFILES` has the names. The agent starts in the rollout's working directory, which
+        holds the task's files, with the task's prompt; its configuration is written into the rollout's own home
+        directory. Raises `HarnessError` for an unknown name, and for an agent that is not installed: the message
+        says how to install it.
+        """
+        profile = profile_named(name)
+        folder = located(profile)
+        return cls(
+            name=profile.name,
+            version=f"{profile.version}+{profile.digest(timeout_s)}",
+            kind="command",
+            source=profile.source,
+            timeout_s=_positive(timeout_s),
+            env=profile.env_at(folder),
+            home=_home_files(profile.home),
+            argv=profile.argv_at(folder),
+            has_task_file=False,
+        )
+
+    def environment(self, place: Mapping[str, str]) -> dict[str, str]:
+        """``env`` for one rollout; ``place`` has its ``url``, ``key`` and ``home``."""
+        return {name: _filled(value, place) for name, value in self.env.items()}
+
+    def home_files(self, place: Mapping[str, str]) -> dict[str, str]:
+        """``home`` for one rollout; ``place`` as in `environment`."""
+        return {path: _filled(text, place) for path, text in self.home.items()}
 
     def arguments(self, task: Task) -> list[str]:
         """The command's argv for one task. Raises `HarnessError` for a whole argument that names no field."""
         values = {**task.fields, "prompt": task.prompt, "id": task.id}
 
-        def fill(part: str) -> str:
+        for part in self.argv:
             whole = _FIELD.fullmatch(part)
             if whole and whole[1] not in values:
                 raise HarnessError(f"The command of {self.name} uses {part}; the task has {', '.join(sorted(values))}.")
-            return _FIELD.sub(lambda match: str(values.get(match[1], match[0])), part)
-
-        return [fill(part) for part in self.argv]
+        return [_filled(part, values) for part in self.argv]
 
 
 @overload
@@ -157,6 +195,18 @@ def _from_function(
         env=dict(env or {}),
         function=_PerRollout(target) if isinstance(target, type) else target,
     )
+
+
+def _filled(text: str, values: Mapping[str, Any]) -> str:
+    """``text`` with each ``{name}`` that ``values`` know replaced, once."""
+    return _FIELD.sub(lambda match: str(values.get(match[1], match[0])), text)
+
+
+def _home_files(files: Mapping[str, str]) -> dict[str, str]:
+    for path in files:
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or not PurePosixPath(path).parts:
+            raise HarnessError(f"home has {path!r}; paths are relative to the agent's home directory and stay in it.")
+    return dict(files)
 
 
 def _settings(timeout_s: float, preload: tuple[str, ...], env: Mapping[str, str] | None) -> dict[str, Any]:

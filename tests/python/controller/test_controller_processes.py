@@ -13,9 +13,13 @@ import uuid
 from pathlib import Path
 
 import psutil
+import pytest
+from conftest import MARK
 
 from lightning_lab.controller.capture import KEPT_BYTES
+from lightning_lab.harnesses import Harness
 from lightning_lab.records import Outcome, Task
+from lightning_lab.tasks import TaskError
 
 
 def marked_agents(bench):
@@ -300,3 +304,36 @@ def test_close_ends_everything_and_may_be_repeated(make_bench):
     assert [future.result(0).outcome for future in futures] == [Outcome.CANCELLED] * 4
     assert bench.processes() == []
     assert {bench.store.rollout(rollout.id).outcome for rollout in rollouts} == {Outcome.CANCELLED}
+
+
+def test_a_command_finds_the_tasks_files_and_its_own_in_a_private_home(bench):
+    files = {"calc.py": "broken = True\n", "tests/test_calc.py": "import calc\n"}
+    harness = Harness.command(
+        ["sh", "-c", "cat calc.py tests/test_calc.py; cat $RC; ls; ls -A $HOME"],
+        env={MARK: bench.mark, "RC": "{home}/.config/agent.toml"},
+        home={".config/agent.toml": "url={url} key={key}\n"},
+    )
+    rollout = bench.run(harness, task=Task(id="t", prompt="fix it", fields={"files": files}))
+    assert rollout.stdout.splitlines() == [
+        "broken = True",
+        "import calc",
+        f"url=http://127.0.0.1:9/rollout/{rollout.id} key=key-of-{rollout.id}",
+        "calc.py",
+        "task.json",
+        "tests",
+        ".config",
+    ]
+
+
+def test_a_function_finds_the_tasks_files_too(bench):
+    agent = bench.harness(lambda task: Path("calc.py").read_text())
+    rollout = bench.run(agent, task=Task(id="t", prompt="fix it", fields={"files": {"calc.py": "broken"}}))
+    assert rollout.output == "broken"
+
+
+def test_files_that_cannot_be_there_are_refused_before_the_rollout_is_queued(bench):
+    agent = bench.harness(lambda task: "")
+    rollout = bench.rollout(agent, task=Task(id="t", prompt="fix it", fields={"files": {"../x": "y"}}))
+    with pytest.raises(TaskError, match="outside the working directory"):
+        bench.controller.submit(rollout, agent, None)
+    assert rollout.id not in {known.id for known in bench.store.rollouts("run")}
