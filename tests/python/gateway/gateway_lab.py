@@ -208,6 +208,12 @@ class Lab:
         self.store.flush()
         return self.store.calls(rollout_id)
 
+    async def settled(self) -> list[Call]:
+        """The calls of ``r-1``, once every request has ended: a client may have its answer a moment before."""
+        grants = self.gateway._grants._by_rollout
+        await self.until(lambda: not any(grant.in_use for grant in list(grants.values())))
+        return self.calls()
+
     async def until(self, true: Callable[[], bool], limit_s: float = 10) -> None:
         """Wait for the other threads."""
         async with asyncio.timeout(limit_s):

@@ -55,7 +55,7 @@ async def test_whatever_a_policy_raises_has_the_protocols_shape(make_lab, path, 
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/json"
     assert str(error) in error_of(answer)["message"]
-    [call] = lab.calls()
+    [call] = await lab.settled()
     assert (call.kind, call.delivered, call.finish_reason) == ("undelivered", False, "abort")
     assert call.error
 
@@ -77,7 +77,7 @@ async def test_a_generation_that_breaks_off_is_an_error_and_keeps_what_was_sampl
         answer = await client.post(path, json=BODY)
     assert answer.status_code == 500
     assert "broke off" in error_of(answer)["message"]
-    [call] = lab.calls()
+    [call] = await lab.settled()
     assert call.sampled_ids.tolist() == [97, 98]
     assert (call.delivered, call.kind) == (False, "undelivered")
     assert build_samples([call]).samples == []
@@ -91,7 +91,7 @@ async def test_a_reply_without_ids_is_an_empty_reply_that_trains_nothing(make_la
     async with lab.client() as client:
         answer = await client.post(path, json={**BODY, "stream": stream, "logprobs": None})
     assert answer.status_code == 200
-    [call] = lab.calls()
+    [call] = await lab.settled()
     assert (len(call.sampled_ids), call.delivered, call.reply.content) == (0, True, "")
     assert all(not sample.mask.any() for sample in build_samples([call]).samples)
 
@@ -116,7 +116,7 @@ async def test_log_probs_that_nobody_can_place_mask_the_call(make_lab, path, chu
         answer = await client.post(path, json={**BODY, **asks})
     assert answer.status_code == 200
     assert "ab" in answer.text
-    [call] = lab.calls()
+    [call] = await lab.settled()
     assert call.sampled_ids.tolist() == [97, 98, END]
     [sample] = build_samples([call]).samples
     assert not sample.mask.any()
@@ -128,7 +128,7 @@ async def test_null_log_probs_mask_their_own_tokens(make_lab):
     answer = await lab.chat(logprobs=True)
     shown = [token["logprob"] for token in answer.json()["choices"][0]["logprobs"]["content"]]
     assert shown == [-9999.0, -1.0, -9999.0]
-    [sample] = build_samples(lab.calls()).samples
+    [sample] = build_samples(await lab.settled()).samples
     assert sample.ids[sample.mask].tolist() == [98]
     assert sample.masked == {"no_logprob": 2}
 
@@ -147,7 +147,7 @@ async def test_a_policy_that_stalls_leaves_its_client_waiting_and_nothing_hung(m
     lab.gateway.resume()
     async with lab.client() as client:
         assert (await client.post(path, json=BODY)).status_code == 200
-    assert [(call.kind, call.delivered) for call in lab.calls()] == [("undelivered", False), ("retry", True)]
+    assert [(call.kind, call.delivered) for call in await lab.settled()] == [("undelivered", False), ("retry", True)]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -158,5 +158,5 @@ async def test_a_stall_that_outlives_its_rollout_ends_with_it(make_lab, path):
         await asyncio.to_thread(lab.gateway.close_rollout, "r-1")
         text = "".join([part async for part in answer.aiter_text()])
     assert "has ended" in text
-    assert [call.delivered for call in lab.calls()] == [False]
+    assert [call.delivered for call in await lab.settled()] == [False]
     assert lab.gateway.admission.in_flight == 0

@@ -21,9 +21,9 @@ def sdk(lab: Lab, **options: Any) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=lab.access.url + "/v1", api_key=lab.access.key, **options)
 
 
-def trained(lab: Lab) -> list[list[int]]:
+async def trained(lab: Lab) -> list[list[int]]:
     """The trained ids of every sample of rollout ``r-1``."""
-    samples = build_samples(delivered_calls(lab.calls())).samples
+    samples = build_samples(delivered_calls(await lab.settled())).samples
     return [sample.ids[sample.mask].tolist() for sample in samples]
 
 
@@ -43,8 +43,7 @@ async def test_verifiers_2036_the_same_body_twice_by_a_client_that_retries_is_on
             client.headers["x-stainless-retry-count"] = str(count)
             answer = await client.post("/chat/completions", json=chat_body(stream=stream))
             assert "first" in answer.text
-    await lab.until(lambda: all(call.delivered for call in lab.calls()))
-    assert trained(lab) == [ids_of("first")]
+    assert await trained(lab) == [ids_of("first")]
 
 
 async def test_verifiers_2036_a_retry_of_a_call_that_timed_out_is_one_trained_call(make_lab):
@@ -54,8 +53,7 @@ async def test_verifiers_2036_a_retry_of_a_call_that_timed_out_is_one_trained_ca
     async with sdk(lab, timeout=0.5, max_retries=1) as client:
         answer = await client.chat.completions.create(**chat_body())
     assert answer.choices[0].message.content == "kept"
-    await lab.until(lambda: len(lab.calls()) == 2)
-    assert trained(lab) == [ids_of("kept")]
+    assert await trained(lab) == [ids_of("kept")]
     assert sorted((call.kind, call.delivered) for call in lab.calls()) == [("retry", True), ("undelivered", False)]
 
 
@@ -67,10 +65,10 @@ async def test_vllm_54947_closing_the_stream_cancels_the_generation(make_lab):
         await stream.close()
         await lab.until(lambda: lab.policy.cancelled == 1)
     await lab.until(lambda: lab.gateway.admission.in_flight == 0)
-    [call] = lab.calls()
+    [call] = await lab.settled()
     assert (call.kind, call.delivered, call.finish_reason) == ("undelivered", False, "abort")
     assert call.sampled_ids.tolist() == ids_of("abc")
-    assert trained(lab) == []
+    assert await trained(lab) == []
 
 
 async def test_litellm_13485_any_model_is_there(lab):
@@ -79,7 +77,7 @@ async def test_litellm_13485_any_model_is_there(lab):
         assert (await client.models.retrieve("x")).id == "x"
         answer = await client.chat.completions.create(**chat_body() | {"model": "no-such-model"})
     assert answer.model == "no-such-model"
-    assert [call.model for call in lab.calls()] == ["no-such-model"]
+    assert [call.model for call in await lab.settled()] == ["no-such-model"]
 
 
 async def test_rllm_774_two_agents_by_turns_are_two_samples(make_lab):
@@ -91,7 +89,7 @@ async def test_rllm_774_two_agents_by_turns_are_two_samples(make_lab):
             for history in histories.values():
                 answer = await client.post("/chat/completions", json={"model": "m", "messages": history})
                 history += [answer.json()["choices"][0]["message"], {"role": "user", "content": "more"}]
-    assert trained(lab) == [[*ids_of("a-one"), *ids_of("a-two")], [*ids_of("b-one"), *ids_of("b-two")]]
+    assert await trained(lab) == [[*ids_of("a-one"), *ids_of("a-two")], [*ids_of("b-one"), *ids_of("b-two")]]
 
 
 async def test_deepagent_8_a_history_that_is_summarised_trains_each_token_once(make_lab):
@@ -111,10 +109,11 @@ async def test_deepagent_8_a_history_that_is_summarised_trains_each_token_once(m
         short = [system, {"role": "user", "content": "So far: " + long[-1]["content"]}]
         for text in ("go on", "and on"):
             await ask(short, text)
-    everything = sorted(token for row in trained(lab) for token in row)
+    rows = await trained(lab)
+    everything = sorted(token for row in rows for token in row)
     assert everything == sorted(token for text in ("one", "two", "SUMMARY", "three", "four") for token in ids_of(text))
-    assert len(trained(lab)) == 2
-    assert [call.kind for call in lab.calls()] == ["main", "main", "compaction", "main", "main"]
+    assert len(rows) == 2
+    assert [call.kind for call in await lab.settled()] == ["main", "main", "compaction", "main", "main"]
 
 
 async def test_verl_2812_the_synchronous_interface_works_inside_a_running_loop(lab):
@@ -210,7 +209,7 @@ async def test_prime_rl_2329_a_call_that_spans_versions_keeps_both(make_lab):
 
     lab = make_lab(lambda _: Say(chunks=[piece(b"ab", 3), piece(b"cde", 4, "stop")]))
     assert (await lab.chat()).json()["choices"][0]["message"]["content"] == "abcde"
-    [call] = lab.calls()
+    [call] = await lab.settled()
     assert call.versions.tolist() == [3, 3, 4, 4, 4]
     [sample] = build_samples([call]).samples
     assert sample.versions[sample.mask].tolist() == [3, 3, 4, 4, 4]
@@ -223,7 +222,7 @@ async def test_rl_4018_the_same_prompt_before_and_after_a_publish_is_two_calls_o
             pass
         assert (await lab.chat("same")).status_code == 200
     assert len(lab.policy.sampled) == 2
-    assert [set(call.versions.tolist()) for call in lab.calls()] == [{0}, {1}]
+    assert [set(call.versions.tolist()) for call in await lab.settled()] == [{0}, {1}]
 
 
 async def test_skyrl_537_an_update_that_raises_leaves_the_gateway_open(lab):
