@@ -96,3 +96,12 @@ def test_the_gradient_does_not_know_how_the_step_was_cut(
             same.append(gradient(policy, pieces, loss, normalizer, budget=longest, ranks=3))
         for found in same:
             assert float((found - expected).norm()) <= 1e-5 * float(expected.norm()) + 1e-12
+
+
+def test_verl_3035_seven_samples_on_four_ranks_have_the_gradient_of_one(policy: TorchPolicy) -> None:
+    rng = np.random.default_rng(1)
+    samples = [merged(rollout, 1, rng) for rollout in range(7)]
+    longest = max(len(sample.ids) for sample in samples)
+    expected = gradient(policy, samples, "ppo_clip", "rollout_mean")
+    found = gradient(policy, samples, "ppo_clip", "rollout_mean", budget=longest, ranks=4)
+    assert float((found - expected).norm()) <= 1e-5 * float(expected.norm())

@@ -57,7 +57,7 @@ def test_learner_and_sampler_agree(policy: TorchPolicy, make_row: MakeRow) -> No
         assert (stats.entropy[row.sample.mask] > 0).all()
 
 
-def test_micro_batches_leave_the_gradient_equal(policy: TorchPolicy, make_row: MakeRow) -> None:
+def test_verl_2776_the_same_rows_in_1_2_and_4_micro_batches(policy: TorchPolicy, make_row: MakeRow) -> None:
     rows = [make_row(policy, index, advantage=(-1.0) ** index) for index in range(4)]
     whole = gradient_of(policy, [rows])
     for split in ([rows[:2], rows[2:]], [[row] for row in rows], [rows[3:], [], rows[:3]]):

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from training_fakes import agent, make_tasks
 
+from lightning_lab.algorithms import ESTIMATORS
 from lightning_lab.policy.base import LossRow
 from lightning_lab.records import Outcome, Rollout, RolloutState, Sample, Segment
 from lightning_lab.samples import SampleSet
@@ -73,6 +76,21 @@ def test_advantages_by_sample_are_there_to_compare_with() -> None:
     many = make_batch([[(1.0, [9]), (0.0, [1] * 9 + [0])]], advantage_unit="sample", estimator="dr_grpo")
     assert [r.advantage for r in many.rollouts] == pytest.approx([0.9, -0.1])
     assert {row.advantage for row in rows_of(many)["r01"]} == {many.rollouts[1].advantage}
+
+
+a_rollout = st.tuples(st.sampled_from([0.0, 0.5, 1.0, None]), st.lists(st.integers(0, 5), max_size=4))
+
+
+@given(rollouts=st.lists(a_rollout, min_size=1, max_size=6), estimator=st.sampled_from(sorted(ESTIMATORS)))
+@settings(max_examples=60, deadline=None)
+def test_credit_does_not_know_into_how_many_samples_a_rollout_was_cut(
+    rollouts: list[tuple[float | None, list[int]]], estimator: str
+) -> None:
+    cut = make_batch([rollouts], estimator=estimator)
+    whole = make_batch([[(reward, [sum(tokens)]) for reward, tokens in rollouts]], estimator=estimator)
+    assert [r.advantage for r in cut.rollouts] == [r.advantage for r in whole.rollouts]
+    assert [r.weight for r in cut.rollouts] == pytest.approx([r.weight for r in whole.rollouts])
+    assert cut.skipped == whole.skipped and cut.metrics["no_tokens"] == whole.metrics["no_tokens"]
 
 
 @pytest.mark.parametrize("normalizer", ["rollout_mean", "token_mean", "constant"])

@@ -149,6 +149,8 @@ class Agents:
     policy: Bandit
     gate: Gate
     ending: Ending = lambda rollout: None
+    alter: Callable[[Call], Call] = lambda call: call
+    """What becomes of a call before it is stored."""
     hold: threading.Event | None = None
     """When given, rollouts wait for it (or for being cancelled) before they end."""
     submitted: list[Rollout] = field(default_factory=list)
@@ -212,7 +214,7 @@ class Agents:
             finished_at=time.time(),
             delivered=False,
         )
-        self.store.put_call(call).result()
+        self.store.put_call(self.alter(call)).result()
         self.store.mark_delivered(call.id)
         return token
 
