@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +94,10 @@ class Phase(StrEnum):
     UPDATING = "updating"
     PUBLISHING = "publishing"
     STALENESS_WAIT = "staleness_wait"
+
+
+PauseMode = Literal["wait", "interrupt"]
+"""What a pause does with calls in flight: let them finish, or stop them to go on from the same tokens afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

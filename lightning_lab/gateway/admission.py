@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
+from lightning_lab.records import PauseMode
+
 ABORT_GRACE_S = 5.0
 """How long an aborted generation may take to stop before a pause reports it as left."""
 
@@ -38,6 +40,8 @@ class PauseReport:
 
     in_flight: int
     """Requests that were generating when admission closed."""
+    interrupted: int
+    """Of those, how many go on from the tokens they have once admission opens."""
     aborted: int
     """Of those, how many were aborted because the deadline passed."""
     left: int
@@ -46,23 +50,45 @@ class PauseReport:
 
 
 class Ticket:
-    """A place in flight. ``async with`` waits for it, and gives it back whatever happens."""
+    """A place in flight. ``async with`` waits for it, and gives it back whatever happens.
 
-    __slots__ = ("_admission", "abort", "held_s")
+    A pause may interrupt what happens inside: the block is then left early and in silence, for its owner to see what
+    is left and to come back with a new ticket.
+    """
 
-    def __init__(self, admission: Admission, abort: Callable[[], None]) -> None:
+    __slots__ = ("_admission", "_stay", "abort", "held_s", "interrupted", "interruptible")
+
+    def __init__(self, admission: Admission, abort: Callable[[], None], interruptible: bool) -> None:
         self._admission = admission
+        self._stay: asyncio.Timeout | None = None
         self.abort = abort
+        self.interruptible = interruptible
         self.held_s = 0.0
+
+    def interrupt(self) -> None:
+        """Leave the block now."""
+        if self._stay is not None:
+            self._stay.reschedule(0.0)
 
     async def __aenter__(self) -> Ticket:
         await self._admission._enter(self)
+        self._stay = await asyncio.timeout(None).__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._admission._leave(self)
+    ) -> bool:
+        stay, self._stay = self._stay, None
+        assert stay is not None
+        try:
+            await stay.__aexit__(kind, error, trace)
+        except TimeoutError:
+            if not stay.expired():
+                raise
+            return True
+        finally:
+            self._admission._leave(self)
+        return False
 
 
 class Admission:
@@ -84,13 +110,14 @@ class Admission:
         """A consistent snapshot."""
         return self._state
 
-    def admit(self, abort: Callable[[], None]) -> Ticket:
+    def admit(self, abort: Callable[[], None], *, interruptible: bool = False) -> Ticket:
         """A ticket to enter with; ``abort`` is called, at most once per pause, when a deadline has passed."""
-        return Ticket(self, abort)
+        return Ticket(self, abort, interruptible)
 
-    async def pause(self, deadline_s: float) -> PauseReport:
+    async def pause(self, deadline_s: float, mode: PauseMode = "wait") -> PauseReport:
         """Close, then wait until nothing is in flight; past the deadline abort what is left.
 
+        ``interrupt`` does not wait for the interruptible: they leave at once, to be held and to go on after `resume`.
         Admission stays closed afterwards, unless this raises or is cancelled: then it is open again.
         Raises `PauseCancelledError` when `resume` is called meanwhile.
         """
@@ -98,6 +125,7 @@ class Admission:
         self._epoch += 1
         self._publish()
         epoch, started, before, aborted = self._epoch, time.monotonic(), len(self._in_flight), 0
+        interrupted = self._interrupt_all() if mode == "interrupt" else 0
         try:
             if not await self._drained(deadline_s):
                 self._check_not_resumed(epoch)
@@ -108,7 +136,7 @@ class Admission:
             if epoch == self._epoch:
                 self.resume()
             raise
-        return PauseReport(before, aborted, len(self._in_flight), time.monotonic() - started)
+        return PauseReport(before, interrupted, aborted, len(self._in_flight), time.monotonic() - started)
 
     def resume(self) -> None:
         """Let everybody in who was held. Harmless when nothing is paused."""
@@ -155,6 +183,12 @@ class Admission:
     def _check_not_resumed(self, epoch: int) -> None:
         if self._last_resume > epoch:
             raise PauseCancelledError("admission was resumed while a pause was draining; pause again before updating")
+
+    def _interrupt_all(self) -> int:
+        tickets = [ticket for ticket in self._in_flight if ticket.interruptible]
+        for ticket in tickets:
+            ticket.interrupt()
+        return len(tickets)
 
     def _abort_all(self) -> int:
         tickets = list(self._in_flight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 from ulid import ULID
@@ -10,6 +11,9 @@ from ulid import ULID
 from lightning_lab.gateway.calltree import Place
 from lightning_lab.policy.base import ChatReply, Chunk
 from lightning_lab.records import Floats, Ids, Sampling
+
+_SEED_STRIDE = 1_000_003
+"""Calls of a rollout take seeds one after the other; the rest of an interrupted one must draw other numbers."""
 
 
 class Draft:
@@ -31,10 +35,26 @@ class Draft:
         self._chunks: list[Chunk] = []
         self._aligned = True
 
-    def start(self, held_s: float) -> None:
-        """Admitted: generation begins."""
-        self.held_s = held_s
-        self.started_at = time.time()
+    def start(self) -> None:
+        """Admitted: generation begins, or goes on."""
+        self.started_at = self.started_at or time.time()
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether an interrupted generation may continue from its ids. An endpoint that answers in text has none, and
+        a stop text could lie across the interruption, unseen."""
+        return self.reply is None and not self.used.stop
+
+    def rest(self) -> tuple[Ids, Sampling]:
+        """What is left to sample: a prompt, which after an interruption ends with the tokens so far, and parameters."""
+        done = self.ids
+        if not len(done):
+            return self.prompt, self.used
+        used, seed = self.used, self.used.seed
+        left = None if used.max_tokens is None else used.max_tokens - len(done)
+        return np.concatenate([self.prompt, done]), replace(
+            used, max_tokens=left, seed=None if seed is None else (seed + _SEED_STRIDE * len(done)) % 2**31
+        )
 
     def add(self, chunk: Chunk) -> None:
         """The next sampled tokens."""

@@ -213,18 +213,28 @@ class Exchange:
         return head, drafts
 
     async def _generate(self, drafts: list[Draft]) -> None:
-        """Wait for admission, then sample; both end at once when the exchange is aborted."""
+        """Sample until every reply is complete; ends at once when the exchange is aborted."""
         with self._abortable():
-            ticket = self._capture.admission.admit(lambda: self.abort(_aborted_by_pause()))
             try:
-                async with ticket:
-                    for draft in drafts:
-                        draft.start(ticket.held_s)
-                    await self._sample_all(drafts)
+                while left := [draft for draft in drafts if draft.finish_reason is None]:
+                    await self._stay(left)
             finally:
                 for draft in drafts:
-                    draft.held_s = ticket.held_s
                     draft.stop()
+
+    async def _stay(self, drafts: list[Draft]) -> None:
+        """Wait for admission, then sample: to the end, or until a pause interrupts."""
+        ticket = self._capture.admission.admit(
+            lambda: self.abort(_aborted_by_pause()), interruptible=all(draft.can_go_on for draft in drafts)
+        )
+        try:
+            async with ticket:
+                for draft in drafts:
+                    draft.start()
+                await self._sample_all(drafts)
+        finally:
+            for draft in drafts:
+                draft.held_s += ticket.held_s
 
     async def _sample_all(self, drafts: list[Draft]) -> None:
         if len(drafts) == 1:
@@ -244,7 +254,7 @@ class Exchange:
                 await draft.reply.listen()
                 draft.finish_reason = draft.reply.finish_reason
                 return
-            chunks = self._capture.policy.generate(draft.prompt, draft.used, rollout_id=self.grant.rollout_id)
+            chunks = self._capture.policy.generate(*draft.rest(), rollout_id=self.grant.rollout_id)
             try:
                 async for chunk in chunks:
                     draft.add(chunk)

@@ -19,7 +19,7 @@ from lightning_lab.gateway.auth import Access, Grants, served_hosts
 from lightning_lab.gateway.capture import CallStore, Capture, Patience
 from lightning_lab.gateway.errors import Fault, GatewayError
 from lightning_lab.policy.base import Policy
-from lightning_lab.records import Sampling
+from lightning_lab.records import PauseMode, Sampling
 
 _T = TypeVar("_T")
 
@@ -132,12 +132,14 @@ class Gateway:
         if threading.current_thread() is not self._thread:
             self._grants.wait_unused(grant, _ROLLOUT_CLOSE_S)
 
-    def pause(self, *, deadline_s: float = 60.0) -> PauseReport:
+    def pause(self, *, deadline_s: float = 60.0, mode: PauseMode = "wait") -> PauseReport:
         """Hold new calls and wait until none generates; past the deadline abort what is left. Blocks.
+
+        ``interrupt`` stops calls that generate instead: they keep the tokens they have and go on from those later.
 
         Pair it with `resume` in ``finally``, or use `paused`. When this raises, admission is open again.
         """
-        report = self._on_loop(lambda: self._admission.pause(deadline_s))
+        report = self._on_loop(lambda: self._admission.pause(deadline_s, mode))
         self._tell_admission()
         return report
 

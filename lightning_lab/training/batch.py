@@ -198,6 +198,7 @@ def _counts(
         # Rollouts with a reward that train nothing: they never called the model, or every token is masked.
         "no_tokens": float(np.count_nonzero(valid) - len({row.sample.rollout_id for row in rows})),
         "staleness": float(staleness.mean()) if len(staleness) else 0.0,
+        "staleness_max": float(staleness.max(initial=0)),
         # Tokens of versions that this policy has not reached: the store belongs to a run that was further.
         "future_versions": float(np.count_nonzero(behind < 0)),
         **{f"masked_{reason}": float(count) for reason, count in sorted(masked.items())},

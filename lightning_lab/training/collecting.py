@@ -32,7 +32,7 @@ class Group:
 
 
 class Collector:
-    """One collection: `submit` groups, then iterate over `completed`. `cancel` may come from any thread."""
+    """`submit` groups and get each back when it is whole. `cancel` may come from any thread."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class Collector:
         self._mode = mode
         self._sampling = sampling
         self._groups: dict[str, list[Future[Rollout]]] = {}
+        self._left: dict[str, int] = {}
         self._group_of: dict[Future[Rollout], str] = {}
         self._rollout_ids: dict[Future[Rollout], str] = {}
         self._done: SimpleQueue[Future[Rollout] | None] = SimpleQueue()
@@ -58,6 +59,7 @@ class Collector:
     def submit(self, group_id: str, task: Task, n: int) -> None:
         """Queue n rollouts of one task."""
         futures = self._groups.setdefault(group_id, [])
+        self._left[group_id] = n
         for _ in range(n):
             rollout = self._new_rollout(group_id, task)
             future = self._controller.submit(rollout, self._harness, self._grader, sampling=self._sampling)
@@ -68,21 +70,26 @@ class Collector:
             future.add_done_callback(self._done.put)
 
     def completed(self) -> Iterator[Group]:
-        """Groups, each as soon as its last rollout is terminal. Raises `CollectingCancelled`."""
-        left = {group_id: len(futures) for group_id, futures in self._groups.items()}
-        while left:
+        """Groups, each as soon as its last rollout is terminal, until none is left. Raises `CollectingCancelled`."""
+        while self._left:
+            yield self.next()
+
+    def next(self) -> Group:
+        """Wait for the next group whose last rollout is terminal. Raises `CollectingCancelled`."""
+        while True:
             future = self._done.get()
             if future is None:
                 raise CollectingCancelled
             future.result()  # a controller that cannot go on ends the collection
-            group_id = self._group_of[future]
-            left[group_id] -= 1
-            if left[group_id] == 0:
-                del left[group_id]
-                yield Group(group_id, tuple(other.result() for other in self._groups[group_id]))
+            del self._rollout_ids[future]
+            group_id = self._group_of.pop(future)
+            self._left[group_id] -= 1
+            if self._left[group_id] == 0:
+                del self._left[group_id]
+                return Group(group_id, tuple(other.result() for other in self._groups.pop(group_id)))
 
     def cancel(self) -> None:
-        """End `completed`, whose caller then abandons what is left."""
+        """End `next` and `completed`, whose caller then abandons what is left."""
         self._done.put(None)
 
     def abandon(self) -> None:

@@ -7,11 +7,12 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from lightning_lab.algorithms import ESTIMATORS, NORMALIZERS, SINGLETONS
-from lightning_lab.records import Sampling
+from lightning_lab.records import PauseMode, Sampling
 from lightning_lab.samples import CALL_KINDS, MERGES
+from lightning_lab.training.window import Schedule, Window
 
 ADVANTAGE_UNITS = ("rollout", "sample")
 
@@ -28,7 +29,18 @@ class TrainConfig:
     n: int = 8
     """Rollouts per group."""
     groups: int = 4
-    """Groups (tasks) per step."""
+    """Groups (tasks) per step: B_train."""
+    schedule: Schedule = "sync"
+    """``sync``: each step samples its groups from one version and updates when all are complete. ``collocated``: groups
+    go on across updates; an update starts as soon as ``groups`` of them are complete (`training.window`)."""
+    async_groups: int | None = None
+    """Groups that stay in flight in the ``collocated`` schedule: B_async; None: twice ``groups``."""
+    max_staleness: int | None = None
+    """Most publishes between sampling a token and training on it: an update that would make an unfinished group older
+    waits for that group. None: no bound. The ``sync`` schedule has none to bound."""
+    pause: PauseMode = "wait"
+    """Calls in flight when an update starts: ``wait`` lets them finish, for at most ``drain_s``; ``interrupt`` keeps
+    the tokens that were sampled and goes on from exactly those after the publish."""
     learning_rate: float = 1e-5
     estimator: str = "grpo"
     """Advantages: a key of ``algorithms.ESTIMATORS``."""
@@ -106,6 +118,11 @@ class TrainConfig:
         _require(
             whole, "sampling", self.sampling, "with temperature above 0, top_p 1 and top_k 0: other ratios are wrong"
         )
+        for name in ("async_groups", "max_staleness"):
+            value = getattr(self, name)
+            _require(value is None or _whole(value, 1), name, value, "a whole number of at least 1, or None")
+        _require_known("schedule", self.schedule, get_args(Schedule))
+        _require_known("pause", self.pause, get_args(PauseMode))
         for kind in self.call_kinds or ():
             _require_known("call kind", kind, CALL_KINDS)
         _require_known("singleton rule", self.singleton, SINGLETONS)
@@ -118,6 +135,11 @@ class TrainConfig:
     def sample_limit(self) -> int:
         """Most tokens in one sample."""
         return self.max_sample_tokens or self.token_budget
+
+    def window(self) -> Window:
+        """A new, empty one for these settings."""
+        in_flight = self.async_groups or 2 * self.groups
+        return Window(self.schedule, train=self.groups, in_flight=in_flight, max_staleness=self.max_staleness)
 
     def learner_options(self) -> dict[str, Any]:
         """What `Learner.update` gets as ``options``: the learner's own and the loss's."""

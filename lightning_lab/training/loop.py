@@ -1,6 +1,7 @@
-"""The training loop, synchronous: all rollouts of a step are sampled from one policy version.
+"""The training loop, one for both schedules (`window`): collect groups, update, publish.
 
-collecting → closing → draining → updating → publishing → collecting … → idle; every change is an event in the store.
+collecting (→ staleness_wait) → closing → draining → updating → publishing → collecting … → idle; every change is an
+event in the store.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ class TrainingLoop:
         self._stop = threading.Event()
         self._cancelled = False
         self._lock = threading.Lock()
-        self._collector: Collector | None = None
+        self._window = config.window()
+        self._complete: dict[str, tuple[Group, dict[str, SampleSet]]] = {}
+        """Groups that no update has consumed yet, by id."""
+        self._collectors: list[Collector] = []
 
     @property
     def learner(self) -> Learner:
@@ -88,8 +92,8 @@ class TrainingLoop:
         with self._lock:
             self._cancelled = True
             self._stop.set()
-            collector = self._collector
-        if collector is not None:
+            collectors = list(self._collectors)
+        for collector in collectors:
             collector.cancel()
 
     def run(self) -> Run:
@@ -108,24 +112,33 @@ class TrainingLoop:
     def _train(self) -> tuple[str, str]:
         config = self._config
         self._evaluate_if(config.eval_every > 0 and self._step == 0)
-        while self._step < config.steps and not self._stop.is_set():
-            self._make_step()
-            self._step += 1
-            last = self._step == config.steps or self._stop.is_set()
-            self._evaluate_if(config.eval_every > 0 and (last or self._step % config.eval_every == 0))
-            if config.checkpoint_every and (last or self._step % config.checkpoint_every == 0):
-                self._save()
+        collector = self._new_collector()
+        try:
+            while self._step < config.steps and not self._stop.is_set():
+                self._make_step(collector)
+                self._step += 1
+                last = self._step == config.steps or self._stop.is_set()
+                self._evaluate_if(config.eval_every > 0 and (last or self._step % config.eval_every == 0))
+                if config.checkpoint_every and (last or self._step % config.checkpoint_every == 0):
+                    self._save()
+        finally:
+            collector.abandon()
         if self._step < config.steps:
             return "stopped", f"Stopped on request after {self._step} of {config.steps} steps."
         return "finished", ""
 
-    def _make_step(self) -> None:
+    def _make_step(self, collector: Collector) -> None:
         started_at = time.time()
         self._phase(Phase.COLLECTING)
-        groups, sample_sets = self._collect()
+        groups, sample_sets = self._collect(collector)
         collected_at = time.time()
         batch = build_batch(groups, sample_sets, self._config, self._step, self._parts.policy.version)
-        metrics = {**batch.metrics, "breaks": float(len(batch.breaks)), "seconds_collect": collected_at - started_at}
+        metrics = {
+            **batch.metrics,
+            "breaks": float(len(batch.breaks)),
+            "carried_over": float(len(self._window)),
+            "seconds_collect": collected_at - started_at,
+        }
         skipped = batch.skipped
         if not skipped:
             learned = self._update(batch)
@@ -133,27 +146,32 @@ class TrainingLoop:
             metrics = {**learned, **metrics}
         self._store_step(batch, metrics, skipped, started_at)
 
-    def _collect(self) -> tuple[list[Group], dict[str, SampleSet]]:
-        """Whole groups, in the order of the schedule whatever the order in which they completed."""
-        collector = self._new_collector()
-        try:
-            order = [self._submit_next(collector) for _ in range(self._config.groups)]
-            groups: dict[str, Group] = {}
-            sample_sets: dict[str, SampleSet] = {}
-            for group in collector.completed():
-                groups[group.id] = group
-                sample_sets |= self._samples_of(group)
-        except BaseException:
-            collector.abandon()
-            raise
-        return [groups[group_id] for group_id in order], sample_sets
+    def _collect(self, collector: Collector) -> tuple[list[Group], dict[str, SampleSet]]:
+        """The groups of one update, whole, oldest first, whatever the order in which they completed."""
+        version = self._parts.policy.version
+        waits = False
+        self._submit_groups(collector)
+        while not self._window.enough or (late := self._window.too_old_to_leave(version)):
+            if self._window.enough and not waits:
+                self._phase(Phase.STALENESS_WAIT, groups=late)
+                waits = True
+            self._receive(collector.next())
+            self._submit_groups(collector)
+        taken = [self._complete.pop(group_id) for group_id in self._window.take(version)]
+        groups = [group for group, _ in taken]
+        return groups, {rollout_id: made for _, sets in taken for rollout_id, made in sets.items()}
 
-    def _submit_next(self, collector: Collector) -> str:
-        group_id = f"g-{self._run.id}-{self._cursor:06d}"
-        task = self._tasks[task_at(self._cursor, len(self._tasks), self._config.seed)]
-        collector.submit(group_id, task, self._config.n)
-        self._cursor += 1
-        return group_id
+    def _submit_groups(self, collector: Collector) -> None:
+        for _ in range(self._window.room(self._config.steps - self._step)):
+            group_id = f"g-{self._run.id}-{self._cursor:06d}"
+            task = self._tasks[task_at(self._cursor, len(self._tasks), self._config.seed)]
+            self._window.submitted(group_id, self._parts.policy.version)
+            collector.submit(group_id, task, self._config.n)
+            self._cursor += 1
+
+    def _receive(self, group: Group) -> None:
+        self._complete[group.id] = (group, self._samples_of(group))
+        self._window.completed(group.id)
 
     def _samples_of(self, group: Group) -> dict[str, SampleSet]:
         """Done while other groups still run. Raises `TrainingStopped` by the rule of the first two groups."""
@@ -178,7 +196,7 @@ class TrainingLoop:
         started = time.perf_counter()
         try:
             self._phase(Phase.DRAINING)
-            report = self._parts.gateway.pause(deadline_s=self._config.drain_s)
+            report = self._parts.gateway.pause(deadline_s=self._config.drain_s, mode=self._config.pause)
             self._phase(Phase.UPDATING)
             result = combined([self._learn(micro_batches) for micro_batches in batch.updates])
             self._phase(Phase.PUBLISHING)
@@ -276,10 +294,11 @@ class TrainingLoop:
         with self._lock:
             if self._cancelled:
                 raise CollectingCancelled
-            self._collector = collector
+            self._collectors.append(collector)
 
-    def _phase(self, phase: Phase) -> None:
+    def _phase(self, phase: Phase, **details: object) -> None:
         data = {
+            **details,
             "phase": phase.value,
             "step": self._step,
             "version": self._parts.policy.version,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from lightning_lab.harnesses import Harness
 from lightning_lab.policy.base import Policy
-from lightning_lab.records import Rollout, Sampling
+from lightning_lab.records import PauseMode, Rollout, Sampling
 from lightning_lab.store import RunFolder, Store
 from lightning_lab.tasks import Grader
 
@@ -22,8 +22,8 @@ class PauseReport(Protocol):
 
 
 class PausableGateway(Protocol):
-    def pause(self, *, deadline_s: float = 60.0) -> PauseReport:
-        """Close admission, then drain."""
+    def pause(self, *, deadline_s: float = 60.0, mode: PauseMode = "wait") -> PauseReport:
+        """Close admission, then drain: let calls finish, or interrupt them to go on after `resume`."""
         ...
 
     def resume(self) -> None: ...

@@ -125,11 +125,13 @@ class Gate:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.modes: list[str] = []
         self.open = threading.Event()
         self.open.set()
 
-    def pause(self, *, deadline_s: float = 60.0) -> Report:
+    def pause(self, *, deadline_s: float = 60.0, mode: str = "wait") -> Report:
         self.log.append("pause")
+        self.modes.append(mode)
         self.open.clear()
         return Report()
 
