@@ -130,6 +130,8 @@ def install_smollm2() -> None:
 def link_data_files() -> None:
     """An editable install has no data files: link the kernel and the settings where Jupyter looks for them."""
     link(ROOT / "kernels" / "lightning-lab", VENV / "share" / "jupyter" / "kernels" / "lightning-lab")
+    settings = VENV / "etc" / "jupyter" / "jupyter_server_config.d" / "lightning-lab.json"
+    link(EXTENSION / "server_config.json", settings)
 
 
 def link(source: Path, target: Path) -> None:

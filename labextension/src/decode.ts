@@ -5,9 +5,12 @@
 
 import {
   Column,
+  IBreakSide,
+  IBreakSides,
   ICallDetail,
   ICounters,
   IFrame,
+  IGroupWeights,
   IHeldOut,
   IMessage,
   IReward,
@@ -16,7 +19,9 @@ import {
   IRowBlock,
   IRunInfo,
   ISavedView,
+  ISegment,
   IStepRow,
+  ITokenPart,
   SCHEMA_VERSION,
   SchemaMismatch
 } from './wire';
@@ -82,6 +87,16 @@ function numbers(buffer: Buffer, width: 4 | 8): Float64Array | Int32Array {
     : Int32Array.from({ length }, (_, i) => view.getInt32(i * 4, true));
 }
 
+function floats(buffer: Buffer): Float32Array {
+  const raw = bytes(buffer, 4);
+  const length = Math.floor(raw.byteLength / 4);
+  if (LITTLE_ENDIAN) {
+    return new Float32Array(raw.buffer, raw.byteOffset, length);
+  }
+  const view = new DataView(raw.buffer, raw.byteOffset, raw.byteLength);
+  return Float32Array.from({ length }, (_, i) => view.getFloat32(i * 4, true));
+}
+
 function texts(values: readonly unknown[]): (string | null)[] {
   return values.map(value => (typeof value === 'string' ? value : null));
 }
@@ -90,6 +105,8 @@ function binaryColumn(spec: Json, buffer: Buffer): Column | null {
   switch (spec.type) {
     case 'f64':
       return { kind: 'number', values: numbers(buffer, 8) };
+    case 'f32':
+      return { kind: 'number', values: floats(buffer) };
     case 'i32':
       return { kind: 'number', values: numbers(buffer, 4) };
     case 'code':
@@ -271,6 +288,8 @@ function decodeCall(value: unknown, position: number): ICallDetail {
     sampledTokens: number(call.sampled_tokens),
     versions: list(call.versions).filter((v): v is number => number(v) !== null),
     heldS: number(call.held_s),
+    arrivedAt: number(call.arrived_at),
+    finishedAt: number(call.finished_at),
     durationS: number(call.duration_s),
     error: text(call.error)
   };
@@ -342,7 +361,76 @@ export function decodeDetail(data: unknown): IRolloutDetail {
         index: number(b.index),
         cause: text(b.cause),
         before: text(b.before),
-        after: text(b.after)
+        after: text(b.after),
+        sentence: text(b.explain)
+      };
+    }),
+    trained: detail.trained !== false
+  };
+}
+
+/** Part of a sample's tokens: the answer to `tokens`. Throws `SchemaMismatch`. */
+export function decodeTokens(data: unknown, buffers: readonly Buffer[]): ITokenPart {
+  const header = object(data);
+  checkSchema(header);
+  const block = decodeRows(header, buffers);
+  const segments: ISegment[] = [];
+  for (const item of list(header.segments)) {
+    const [callId, start, stop] = list(item);
+    segments.push({ callId: text(callId), start: count(start), stop: count(stop) });
+  }
+  return { ...block, sample: count(header.sample), from: count(header.from), tokens: count(header.tokens), segments };
+}
+
+function decodeSide(value: unknown): IBreakSide {
+  const side = object(value);
+  const ids = list(side.ids).map(id => number(id) ?? -1);
+  return { ids, texts: ids.map((_, i) => text(list(side.texts)[i])), tokens: count(side.tokens) };
+}
+
+/** A break from both sides: the answer to `sides`. */
+export function decodeSides(data: unknown): IBreakSides {
+  const b = object(data);
+  return {
+    callId: text(b.call_id),
+    previousCallId: text(b.previous_call_id),
+    cause: text(b.cause),
+    index: count(b.index),
+    start: count(b.start),
+    left: count(b.left),
+    sentence: text(b.sentence),
+    stitching: text(b.stitching),
+    sample: decodeSide(b.sample),
+    prompt: decodeSide(b.prompt)
+  };
+}
+
+/** What the rollouts of a group weigh: the answer to `weights`. */
+export function decodeWeights(data: unknown): IGroupWeights {
+  const w = object(data);
+  return {
+    step: number(w.step),
+    normalizer: text(w.normalizer),
+    normalizers: list(w.normalizers).map(text),
+    flat: w.flat === true,
+    sentence: text(w.sentence),
+    rollouts: list(w.rollouts).map(item => {
+      const r = object(item);
+      const ghosts: Record<string, number> = {};
+      for (const [name, share] of Object.entries(object(r.ghosts))) {
+        ghosts[name] = number(share) ?? NaN;
+      }
+      return {
+        id: text(r.id),
+        state: text(r.state),
+        outcome: text(r.outcome),
+        reward: number(r.reward),
+        advantage: number(r.advantage),
+        weight: number(r.weight),
+        samples: count(r.samples),
+        tokens: count(r.tokens),
+        breaks: count(r.breaks),
+        ghosts
       };
     })
   };

@@ -7,11 +7,12 @@
  */
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
+import type { JSONObject } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { RunModel } from './model';
-import { RequestChannel } from './request';
+import { IAnswer, RequestChannel } from './request';
 import { Selection } from './selection';
 import { ActionName, EXTENSION_VERSION, ILinkRegistry, IRunSource, SourceStatus } from './tokens';
 import { decodeDetail, decodeFrame } from './decode';
@@ -26,6 +27,7 @@ export class KernelLink implements IDisposable {
     _kernel.statusChanged.connect(this._onStatus, this);
     _kernel.disposed.connect(this._onKernelDisposed, this);
     this.selection.changed.connect(this._tellSelection, this);
+    this._greet();
   }
 
   readonly model = new RunModel();
@@ -57,7 +59,11 @@ export class KernelLink implements IDisposable {
   }
 
   async detail(rolloutId: string): Promise<IRolloutDetail> {
-    return decodeDetail(await this._requests.request('rollout', { id: rolloutId }));
+    return decodeDetail((await this.ask('rollout', { id: rolloutId })).result);
+  }
+
+  ask(method: string, params: JSONObject): Promise<IAnswer> {
+    return this._requests.request(method, params);
   }
 
   async act(name: ActionName, rolloutId?: string): Promise<void> {
@@ -106,7 +112,9 @@ export class KernelLink implements IDisposable {
       this._mismatch = false;
       this._problem = '';
       this._statusChanged.emit();
-      void this._hello();
+      if (!this._greeting) {
+        void this._hello();
+      }
     }
   }
 
@@ -122,11 +130,24 @@ export class KernelLink implements IDisposable {
     console.error('Lightning Lab: a frame could not be read and was left out; the next key-frame repeats it.', error);
   }
 
+  /**
+   * Say hello as soon as there is a connection: a lab that is open answers with a key-frame at once.
+   *
+   * A kernel without a lab closes the channel; the first frame of a later one makes the link say hello again.
+   */
+  private _greet(): void {
+    if (!this._greeted && this._kernel.connectionStatus === 'connected') {
+      this._greeted = true;
+      void this._hello();
+    }
+  }
+
   /** The version handshake: a note when package and extension differ, never a reason to stop. */
   private async _hello(): Promise<void> {
+    this._greeting = true;
     try {
       const answer = await this._requests.request('hello', { schema: SCHEMA_VERSION, extension: EXTENSION_VERSION });
-      const version = (answer as { package?: unknown } | null)?.package;
+      const version = (answer.result as { package?: unknown } | null)?.package;
       if (typeof version === 'string' && version !== EXTENSION_VERSION) {
         this._problem =
           `The kernel runs lightning-lab ${version}; this JupyterLab extension is ${EXTENSION_VERSION}. ` +
@@ -134,10 +155,12 @@ export class KernelLink implements IDisposable {
         this._statusChanged.emit();
       }
     } catch (error) {
-      if (this._isDisposed || !this.model.labOpen) {
-        return; // closed or restarted meanwhile
+      if (this._isDisposed || this.model.lab === '' || !this.model.labOpen) {
+        return; // closed or restarted meanwhile, or there is no lab yet
       }
       console.warn('Lightning Lab: no handshake; requests may be unavailable.', error);
+    } finally {
+      this._greeting = false;
     }
   }
 
@@ -157,6 +180,7 @@ export class KernelLink implements IDisposable {
       this.model.markClosed();
       this._requests.reset('The kernel is restarting.');
     }
+    this._greet();
     this._statusChanged.emit();
   }
 
@@ -179,6 +203,8 @@ export class KernelLink implements IDisposable {
   private _kernelSession = '';
   private _wasConnected = false;
   private _mismatch = false;
+  private _greeted = false;
+  private _greeting = false;
   private _problem = '';
 }
 
@@ -214,6 +240,9 @@ class LinkShare implements IRunSource {
 
   detail(rolloutId: string): Promise<IRolloutDetail> {
     return this._link.detail(rolloutId);
+  }
+  ask(method: string, params: JSONObject): Promise<IAnswer> {
+    return this._link.ask(method, params);
   }
   act(name: ActionName, rolloutId?: string): Promise<void> {
     return this._link.act(name, rolloutId);

@@ -26,8 +26,14 @@ export class RequestError extends Error {
   }
 }
 
+/** What the lab answered: JSON, and the binary columns that it names by their place. */
+export interface IAnswer {
+  readonly result: unknown;
+  readonly buffers: readonly (ArrayBuffer | ArrayBufferView)[];
+}
+
 interface IPending {
-  readonly resolve: (result: unknown) => void;
+  readonly resolve: (answer: IAnswer) => void;
   readonly reject: (error: Error) => void;
   readonly timer: ReturnType<typeof setTimeout>;
 }
@@ -40,8 +46,8 @@ interface IChannel {
 export class RequestChannel {
   constructor(private readonly _kernel: Kernel.IKernelConnection) {}
 
-  /** Send one request; resolves with its result. */
-  async request(method: string, params: JSONObject, timeout = REQUEST_TIMEOUT_MS): Promise<unknown> {
+  /** Send one request; resolves with its answer. */
+  async request(method: string, params: JSONObject, timeout = REQUEST_TIMEOUT_MS): Promise<IAnswer> {
     const channel = await (this._channel ??= this._open());
     const id = this._nextId++;
     return new Promise((resolve, reject) => {
@@ -54,7 +60,7 @@ export class RequestChannel {
   /** Take a message from the kernel if it belongs to this channel. */
   handle(msg: KernelMessage.IIOPubMessage): void {
     if (KernelMessage.isCommMsgMsg(msg) && msg.content.comm_id === this._commId) {
-      this._answer(msg.content.data);
+      this._answer(msg.content.data, msg.buffers ?? []);
     } else if (KernelMessage.isCommCloseMsg(msg) && msg.content.comm_id === this._commId) {
       this.reset('The kernel has no open lab.', 'Run a cell with ll.Lab(…) and try again.');
     }
@@ -142,7 +148,7 @@ export class RequestChannel {
     this._kernel.sendShellMessage(msg, false, true).done.catch(() => undefined);
   }
 
-  private _answer(data: JSONObject): void {
+  private _answer(data: JSONObject, buffers: IAnswer['buffers']): void {
     const id = data.id as number;
     const pending = this._pending.get(id);
     if (!pending) {
@@ -151,7 +157,7 @@ export class RequestChannel {
     this._pending.delete(id);
     clearTimeout(pending.timer);
     if (data.ok === true) {
-      pending.resolve(data.result);
+      pending.resolve({ result: data.result, buffers });
       return;
     }
     const error = (data.error ?? {}) as { message?: unknown; action?: unknown };

@@ -3,6 +3,7 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { RunModel } from './model';
+import type { IAnswer } from './request';
 import { Selection } from './selection';
 import { ActionName, IRunSource, SourceStatus } from './tokens';
 import { IRolloutDetail, ISavedView } from './wire';
@@ -18,9 +19,21 @@ export class SavedSource implements IRunSource {
 
   readonly model = new RunModel();
   readonly selection = new Selection();
-  readonly status: SourceStatus = 'saved';
   readonly problem = '';
   readonly canAct = false;
+
+  /** `connecting` while the live source that may take its place has not spoken yet. */
+  get status(): SourceStatus {
+    return this._expectsLive ? 'connecting' : 'saved';
+  }
+
+  /** Whether a live source may still take the place of this one: then nothing says that it is stored. */
+  set expectsLive(expects: boolean) {
+    if (expects !== this._expectsLive) {
+      this._expectsLive = expects;
+      this._statusChanged.emit();
+    }
+  }
 
   get statusChanged(): ISignal<IRunSource, void> {
     return this._statusChanged;
@@ -39,6 +52,10 @@ export class SavedSource implements IRunSource {
     );
   }
 
+  async ask(): Promise<IAnswer> {
+    throw new Error('This output does not store single tokens. Open the run (ll.load), or the panel while it is live.');
+  }
+
   async act(name: ActionName): Promise<void> {
     throw new Error(`This is a stored state: there is nothing to ${name}.`);
   }
@@ -53,6 +70,7 @@ export class SavedSource implements IRunSource {
   }
 
   private _statusChanged = new Signal<IRunSource, void>(this);
+  private _expectsLive = false;
   private _isDisposed = false;
 }
 
@@ -72,6 +90,10 @@ export class AbsentSource implements IRunSource {
   }
 
   async detail(): Promise<IRolloutDetail> {
+    throw new Error('There is no kernel to ask.');
+  }
+
+  async ask(): Promise<IAnswer> {
     throw new Error('There is no kernel to ask.');
   }
 

@@ -1,10 +1,11 @@
 /** Interfaces that plugins share, and the names of commands. */
 
-import { Token } from '@lumino/coreutils';
+import { JSONObject, Token } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 
 import type { RunModel } from './model';
+import type { IAnswer } from './request';
 import type { Selection } from './selection';
 import type { IRolloutDetail } from './wire';
 
@@ -20,9 +21,9 @@ export type ActionName = 'pause' | 'resume' | 'stop' | 'cancel';
 /**
  * How it stands with what a view shows:
  * `connecting` no connection yet · `waiting` connected, no lab has spoken · `live` · `disconnected` the server does not
- * answer · `gone` the kernel ended · `mismatch` another schema · `saved` a stored state.
+ * answer · `gone` the kernel ended · `mismatch` another schema · `saved` a stored state · `file` an exported run.
  */
-export type SourceStatus = 'connecting' | 'waiting' | 'live' | 'disconnected' | 'gone' | 'mismatch' | 'saved';
+export type SourceStatus = 'connecting' | 'waiting' | 'live' | 'disconnected' | 'gone' | 'mismatch' | 'saved' | 'file';
 
 /** Where a view's data comes from: a kernel, a saved output, or a file. */
 export interface IRunSource extends IDisposable {
@@ -34,6 +35,8 @@ export interface IRunSource extends IDisposable {
   readonly statusChanged: ISignal<IRunSource, void>;
   /** Fetch one rollout. Rejects with an `Error` whose message says what happened and what to do. */
   detail(rolloutId: string): Promise<IRolloutDetail>;
+  /** Ask for anything else that can be read: `tokens`, `sides`, `weights` … Rejects like `detail`. */
+  ask(method: string, params: JSONObject): Promise<IAnswer>;
   /** Ask the lab for something, `cancel` also for one rollout. Rejects with the reason when it cannot. */
   act(name: ActionName, rolloutId?: string): Promise<void>;
   /** Try again to reach a kernel that is not answering. */

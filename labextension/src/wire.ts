@@ -131,6 +131,8 @@ export interface ICallDetail {
   readonly sampledTokens: number | null;
   readonly versions: readonly number[];
   readonly heldS: number | null;
+  readonly arrivedAt: number | null;
+  readonly finishedAt: number | null;
   readonly durationS: number | null;
   readonly error: string;
 }
@@ -149,6 +151,8 @@ export interface IBreakDetail {
   readonly cause: string;
   readonly before: string;
   readonly after: string;
+  /** Where and why, in one sentence; empty in views stored by older versions. */
+  readonly sentence: string;
 }
 
 export interface IRolloutInfo {
@@ -184,8 +188,74 @@ export interface IRolloutDetail {
   readonly calls: readonly ICallDetail[];
   readonly samples: readonly ISampleDetail[];
   readonly breaks: readonly IBreakDetail[];
+  /** Whether a step consumed the samples; otherwise they are what the calls would give now. */
+  readonly trained: boolean;
   /** What was left out so that a notebook output stays small; empty when nothing was. */
   readonly cut: string;
+}
+
+/** A call's sampled tokens inside a sample. */
+export interface ISegment {
+  readonly callId: string;
+  readonly start: number;
+  readonly stop: number;
+}
+
+/** Some tokens of one sample, from place `from` on; columns that were not computed are absent. */
+export interface ITokenPart extends IRowBlock {
+  readonly sample: number;
+  readonly from: number;
+  /** Tokens of the whole sample. */
+  readonly tokens: number;
+  /** Those that this part touches. */
+  readonly segments: readonly ISegment[];
+}
+
+export interface IBreakSide {
+  readonly ids: readonly number[];
+  readonly texts: readonly string[];
+  /** Tokens of the whole side. */
+  readonly tokens: number;
+}
+
+/** A break with the tokens around its first difference, on both sides. */
+export interface IBreakSides {
+  readonly callId: string;
+  readonly previousCallId: string;
+  readonly cause: string;
+  readonly index: number;
+  /** Place of the first token shown. */
+  readonly start: number;
+  /** Tokens of the sample behind the break. */
+  readonly left: number;
+  readonly sentence: string;
+  readonly stitching: string;
+  readonly sample: IBreakSide;
+  readonly prompt: IBreakSide;
+}
+
+export interface IWeighed {
+  readonly id: string;
+  readonly state: string;
+  readonly outcome: string;
+  readonly reward: number | null;
+  readonly advantage: number | null;
+  readonly weight: number | null;
+  readonly samples: number;
+  readonly tokens: number;
+  readonly breaks: number;
+  /** Share of the step's loss by normaliser; empty when it has none. */
+  readonly ghosts: Readonly<Record<string, number>>;
+}
+
+export interface IGroupWeights {
+  readonly step: number | null;
+  readonly normalizer: string;
+  readonly normalizers: readonly string[];
+  /** All valid rewards are equal. */
+  readonly flat: boolean;
+  readonly sentence: string;
+  readonly rollouts: readonly IWeighed[];
 }
 
 /** What a notebook output holds: enough to be legible without a kernel. */

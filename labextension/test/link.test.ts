@@ -83,10 +83,10 @@ class FakeKernel {
   }
 }
 
-function setUp(): { kernels: FakeKernel[]; links: LinkRegistry; model: Kernel.IModel } {
+function setUp(kernel: Partial<FakeKernel> = {}): { kernels: FakeKernel[]; links: LinkRegistry; model: Kernel.IModel } {
   const kernels: FakeKernel[] = [];
   const links = new LinkRegistry(() => {
-    kernels.push(new FakeKernel());
+    kernels.push(Object.assign(new FakeKernel(), kernel));
     return kernels[kernels.length - 1] as unknown as Kernel.IKernelConnection;
   });
   return { kernels, links, model: { id: 'k-1', name: 'python3' } };
@@ -136,6 +136,45 @@ describe('a link', () => {
     expect(statuses).toContain('live');
   });
 
+  it('says hello as soon as it is connected, so that an open lab speaks at once', async () => {
+    const { kernels, links, model } = setUp({ connectionStatus: 'connecting' });
+    const link = links.acquire(model);
+    await settle();
+    expect(kernels[0].requests('hello')).toHaveLength(0);
+    kernels[0].connectionStatus = 'connected';
+    kernels[0].connectionStatusChanged.emit('connected');
+    await settle();
+    const [hello] = kernels[0].requests('hello');
+    expect(hello.params.schema).toBe(1);
+    kernels[0].push();
+    await settle();
+    expect(kernels[0].requests('hello')).toHaveLength(1);
+    expect(link.status).toBe('live');
+  });
+
+  it('says hello again when a lab opens in a kernel that had none', async () => {
+    const { kernels, links, model } = setUp();
+    const link = links.acquire(model);
+    await settle();
+    kernels[0].say('comm_close', { comm_id: kernels[0].commId, data: {} });
+    await settle();
+    expect(link.status).toBe('waiting');
+    kernels[0].push();
+    await settle();
+    expect(kernels[0].requests('hello')).toHaveLength(2);
+  });
+
+  it('hands binary columns over with the answer', async () => {
+    const { kernels, links, model } = setUp();
+    const link = links.acquire(model);
+    const asked = link.ask('tokens', { id: 'r-1', sample: 0 });
+    await settle();
+    const [{ id }] = kernels[0].requests('tokens');
+    const buffer = Int32Array.from([1, 2]).buffer;
+    kernels[0].say('comm_msg', { comm_id: kernels[0].commId, data: { id, ok: true, result: { v: 1 } } }, [buffer]);
+    expect(await asked).toEqual({ result: { v: 1 }, buffers: [buffer] });
+  });
+
   it('leaves the comms of others alone', () => {
     const { kernels, links, model } = setUp();
     const link = links.acquire(model);
@@ -167,9 +206,8 @@ describe('a link', () => {
   it('uses the main shell when the kernel starts no subshell in time', async () => {
     jest.useFakeTimers();
     try {
-      const { kernels, links, model } = setUp();
+      const { kernels, links, model } = setUp({ subshells: false });
       const link = links.acquire(model);
-      kernels[0].subshells = false;
       void link.act('pause').catch(() => undefined);
       await jest.advanceTimersByTimeAsync(3100);
       expect(kernels[0].sent.find(message => message.type === 'comm_open')?.subshell).toBeNull();

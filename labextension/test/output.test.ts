@@ -56,7 +56,8 @@ describe('an output of the lab', () => {
   it('is live when its kernel runs the same lab and run', async () => {
     const session = new FakeSession();
     const output = await show(saved(), session);
-    expect(status(output)).toBe('saved');
+    expect(status(output)).toBe('connecting');
+    expect(output.node.querySelector('[data-testid="ll-saved"]')).toBeNull();
     await act(async () => {
       session.source?.model.apply(frame({ counters: { total: 99 } }));
       await settle();
@@ -67,6 +68,25 @@ describe('an output of the lab', () => {
     expect(session.opened).toBe(1);
     act(() => output.dispose());
     expect(session.source?.isDisposed).toBe(true);
+  });
+
+  it('says that it is stored when no lab speaks in time', async () => {
+    const session = new FakeSession();
+    jest.useFakeTimers();
+    try {
+      const output = new LabOutput({ session, trans: nullTranslator.load('lightning_lab'), themeChanged: null });
+      Widget.attach(output, document.body);
+      await act(async () => {
+        await output.renderModel({ data: { [MIME_TYPE]: saved() } } as unknown as IRenderMime.IMimeModel);
+        await jest.advanceTimersByTimeAsync(100);
+      });
+      expect(status(output)).toBe('connecting');
+      await act(async () => jest.advanceTimersByTimeAsync(5000));
+      expect(status(output)).toBe('saved');
+      act(() => output.dispose());
+    } finally {
+      jest.useRealTimers();
+    }
   });
 
   it('keeps the stored state beside another lab or another run', async () => {

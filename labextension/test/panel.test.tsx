@@ -218,7 +218,7 @@ describe('the Rollout page', () => {
       /serialised differently.*token 99.*\{"a":1\}.*\{"a": 1\}/s
     );
     expect(view.text('ll-samples')).toMatch(
-      /20 trained tokens.*call 0.*20 of 120 tokens train.*3 sampled tokens masked: over budget.*Break at call 1/s
+      /as they were trained on.*call 0.*20 of 120 train.*3 sampled tokens masked: over budget.*call 1 tool args/s
     );
   });
 
@@ -250,13 +250,6 @@ describe('the Rollout page', () => {
     const view = await page(source);
     expect(view.text('ll-error')).toBe('Traceback: boom');
     expect(view.text('ll-rollout-state')).toBe('failed');
-  });
-
-  it('lists the rollouts of the group', async () => {
-    const view = await page(new TestSource());
-    const mates = [...view.node.querySelectorAll('.ll-group button')].map(node => node.textContent);
-    expect(mates).toEqual(['r-00.00−1.00', 'r-11.00']);
-    expect(view.node.querySelector('[aria-current="true"]')?.textContent).toMatch(/^r-1/);
   });
 
   it('says what went wrong and tries again', async () => {

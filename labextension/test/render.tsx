@@ -1,12 +1,14 @@
 /** Render components against a source that a test drives. */
 
 import { nullTranslator } from '@jupyterlab/translation';
+import type { JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 import { act, ReactElement } from 'react';
 import { createRoot } from 'react-dom/client';
 
 import { RunModel } from '../src/model';
 import { ViewProvider } from '../src/panel/view';
+import type { IAnswer } from '../src/request';
 import { Selection } from '../src/selection';
 import type { ActionName, IRunSource, SourceStatus } from '../src/tokens';
 import { decodeDetail } from '../src/decode';
@@ -33,6 +35,14 @@ export class TestSource implements IRunSource {
   async detail(id: string): Promise<IRolloutDetail> {
     this.asked.push(id);
     return this.answer();
+  }
+  readonly answers: Record<string, (params: JSONObject) => IAnswer> = {};
+  async ask(method: string, params: JSONObject): Promise<IAnswer> {
+    const answer = this.answers[method];
+    if (!answer) {
+      throw new Error(`No answer to ${method}.`);
+    }
+    return answer(params);
   }
   async act(name: ActionName, rolloutId?: string): Promise<void> {
     this.acted.push([name, rolloutId]);

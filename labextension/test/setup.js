@@ -27,3 +27,6 @@ Object.assign(globalThis, {
   Response: class {},
   Headers: class {}
 });
+
+/* jsdom paints nothing: what is drawn is tested in the browser. */
+HTMLCanvasElement.prototype.getContext = () => null;

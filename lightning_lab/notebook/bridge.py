@@ -47,12 +47,18 @@ class Bridge:
         self._seq = 0
         self._last_fields: object = None
         self._next_key = 0.0
+        self._greet = False
 
     def start(self) -> None:
         self._thread.start()
 
     def wake(self) -> None:
         """Something changed."""
+        self._wake.set()
+
+    def greet(self) -> None:
+        """Somebody new is listening: a key frame now, without waiting for its turn."""
+        self._greet = True
         self._wake.set()
 
     def close(self) -> None:
@@ -88,11 +94,12 @@ class Bridge:
             feed.refresh()
         snapshot = self._source.snapshot(feed)
         now = time.monotonic()
-        key = final or now >= self._next_key
+        key = final or self._greet or now >= self._next_key
         fields = snapshot.fields()
         if not (key or fields != self._last_fields or self._builder.has_news(snapshot)):
             return
         if key:
+            self._greet = False
             active = snapshot.run is not None and snapshot.run["state"] == "running"  # a single rollout's run, too
             self._next_key = now + (ACTIVE_KEY_S if active else IDLE_KEY_S)
         self._seq += 1

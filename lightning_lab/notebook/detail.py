@@ -6,30 +6,25 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_lab.notebook.merging import samples_of
+from lightning_lab.notebook.cuts import Cuts
 from lightning_lab.notebook.plain import finite, json_bytes, json_value
 from lightning_lab.records import SCHEMA_VERSION, Break, Call, Message, Rollout, Sample
-from lightning_lab.samples import Decode, explain
-from lightning_lab.store import Store
+from lightning_lab.samples import explain
 
 _LIMITS = (20_000, 4_000, 1_000, 200, 60)
 """Characters kept of each text, tried in this order until the whole fits."""
 
 
-def rollout_detail(store: Store, rollout_id: str, decode: Decode | None = None) -> dict[str, Any]:
-    """The wire's RolloutDetail. Raises `KeyError` for an unknown id.
-
-    ``samples`` are those that trained; ``breaks`` are shown for rollouts that no step consumed, too.
-    """
-    rollout = store.rollout(rollout_id)
-    calls = store.calls(rollout_id, attempt=rollout.attempt)
-    ordinals = {call.id: call.ordinal for call in calls}
+def rollout_detail(cuts: Cuts) -> dict[str, Any]:
+    """The wire's RolloutDetail."""
+    ordinals = {call.id: call.ordinal for call in cuts.calls}
     detail = {
         "v": SCHEMA_VERSION,
-        "rollout": rollout_fields(rollout),
-        "calls": _calls(calls),
-        "samples": [_sample(sample) for sample in store.samples(rollout_id)],
-        "breaks": [_break(item, ordinals) for item in samples_of(store, rollout, decode).breaks],
+        "rollout": rollout_fields(cuts.rollout),
+        "calls": _calls(cuts.calls),
+        "samples": [_sample(sample) for sample in cuts.samples],
+        "breaks": [_break(item, ordinals) for item in cuts.breaks],
+        "trained": cuts.trained,
     }
     return {key: json_value(value) for key, value in detail.items()}
 
@@ -90,6 +85,8 @@ def _call(call: Call, first_new: int) -> dict[str, Any]:
         "prompt_tokens": len(call.prompt_ids),
         "sampled_tokens": len(call.sampled_ids),
         "versions": [int(call.versions.min()), int(call.versions.max())] if len(call.versions) else None,
+        "arrived_at": finite(call.arrived_at),
+        "finished_at": finite(call.finished_at),
         "held_s": finite(call.held_s),
         "duration_s": finite(call.finished_at - call.started_at),
         "error": call.error,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import orjson
 
+from lightning_lab.notebook.columns import Columns
 from lightning_lab.notebook.plain import json_bytes
-from lightning_lab.notebook.rows import MODES, OUTCOMES, STATES, RolloutRow, RolloutTable, json_array
+from lightning_lab.notebook.rows import MODES, OUTCOMES, STATES, RolloutRow, RolloutTable
 from lightning_lab.records import SCHEMA_VERSION
 
 MAX_FRAME_BYTES = 256 * 1024
@@ -128,23 +128,17 @@ def encode_rows(rows: Sequence[RolloutRow]) -> tuple[list[dict[str, Any]], list[
     """Rows as columns: descriptions for the header, and one buffer for each."""
     if not rows:
         return [], []
-    columns: list[dict[str, Any]] = []
-    buffers: list[bytes] = []
-
-    def add(name: str, kind: str, data: bytes, **more: Any) -> None:
-        columns.append({"name": name, "type": kind, "buffer": len(buffers), **more})
-        buffers.append(data)
-
-    add("row", "i32", np.array([row.row for row in rows], "<i4").tobytes())
+    columns = Columns()
+    columns.numbers("row", "i32", [row.row for row in rows])
     for name in _JSON:
-        add(name, "json", json_array([getattr(row, name) for row in rows]))
-    for name, values in _CODES.items():
-        add(name, "code", bytes(values.index(getattr(row, name)) for row in rows), values=list(values))
+        columns.texts(name, [getattr(row, name) for row in rows])
+    for name, words in _CODES.items():
+        columns.codes(name, [words.index(getattr(row, name)) for row in rows], words)
     for name in _INTS:
-        add(name, "i32", np.array([_int(getattr(row, name)) for row in rows], "<i4").tobytes())
+        columns.numbers(name, "i32", [_int(getattr(row, name)) for row in rows])
     for name in _FLOATS:
-        add(name, "f64", np.array([_float(getattr(row, name)) for row in rows], "<f8").tobytes())
-    return columns, buffers
+        columns.numbers(name, "f64", [_float(getattr(row, name)) for row in rows])
+    return columns.described, columns.buffers
 
 
 def plain_columns(rows: Sequence[RolloutRow]) -> list[dict[str, Any]]:

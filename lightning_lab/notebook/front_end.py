@@ -40,6 +40,12 @@ class FrontEnd:
         """A front end with the extension is there: it draws for itself from now on."""
         if self._displays:
             self._displays.extension_present = True
+        self.greet()
+
+    def greet(self) -> None:
+        """Somebody new is listening: show at once what there is."""
+        if self._bridge:
+            self._bridge.greet()
 
     @property
     def extension_present(self) -> bool:

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lightning_lab.notebook.requests import Reply
+
 PUSH_COMM_ID = "lightning-lab-push"
 REQUEST_TARGET = "lightning-lab-request"
 
@@ -52,8 +54,8 @@ class KernelLink:
         publisher = self._shell.display_pub
         publisher.publish(dict(bundle), {}, transient={"display_id": display_id}, update=update)
 
-    def serve(self, answer: Callable[[Any], Mapping[str, Any]]) -> None:
-        """Answer requests on the request target: ``answer`` maps a message's data to the reply's data.
+    def serve(self, answer: Callable[[Any], Reply]) -> None:
+        """Answer requests on the request target: ``answer`` maps a message's data to the reply.
 
         The kernel calls on whatever thread (main shell or subshell) delivers the message, and the reply leaves from
         that thread: a reply from elsewhere would make later requests queue behind a busy cell.
@@ -66,10 +68,14 @@ class KernelLink:
 class _RequestChannel:
     """Front ends keep their channel when a lab follows another one, so every message goes to the latest lab."""
 
-    answer: Callable[[Any], Mapping[str, Any]]
+    answer: Callable[[Any], Reply]
 
     def opened(self, comm: Any, _: Any) -> None:
-        comm.on_msg(lambda message: comm.send(self.answer(message["content"]["data"])))
+        comm.on_msg(lambda message: self._reply(comm, message["content"]["data"]))
+
+    def _reply(self, comm: Any, asked: Any) -> None:
+        reply = self.answer(asked)
+        comm.send(reply.data, buffers=list(reply.buffers))
 
 
 _CHANNEL = _RequestChannel()

@@ -177,6 +177,7 @@ class Lab(metaclass=OneOpenLab):
     def panel(self) -> None:
         """Open the panel beside the notebook; without the extension, show a summary that is refreshed."""
         self._front_end.show(self._panel_bundle)
+        self._front_end.greet()
 
     def view(self, kind: str, id: str | None = None) -> View:
         """A page in a cell: ``lab.view("run")`` or ``lab.view("rollout", "r-…")``; it stays in the saved notebook."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import lightning_lab
-from lightning_lab.notebook.detail import rollout_detail
+from lightning_lab.notebook.reading import reading_handlers
 from lightning_lab.notebook.requests import Handler, RequestError, check_schema
 from lightning_lab.notebook.selection import selection_from
+from lightning_lab.notebook.token_text import decoded_by
 from lightning_lab.records import SCHEMA_VERSION, Phase
-from lightning_lab.store.errors import UnknownIdError
 
 if TYPE_CHECKING:
     from lightning_lab.notebook.lab import Lab
@@ -21,7 +21,8 @@ _UPDATING = frozenset({Phase.CLOSING, Phase.DRAINING, Phase.UPDATING, Phase.PUBL
 def handlers(lab: Lab) -> dict[str, Handler]:
     """The request methods of one lab."""
     panel = _Panel(lab)
-    return {"hello": panel.hello, "rollout": panel.rollout, "action": panel.action, "select": panel.select}
+    reading = reading_handlers(lambda: lab.store, decoded_by(lambda: lab.decode))
+    return {**reading, "hello": panel.hello, "action": panel.action, "select": panel.select}
 
 
 class _Panel:
@@ -33,14 +34,6 @@ class _Panel:
         self._lab.extension_said_hello()
         lab_id = None if self._lab.closed else self._lab.id
         return {"schema": SCHEMA_VERSION, "package": lightning_lab.__version__, "lab": lab_id}
-
-    def rollout(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return rollout_detail(self._lab.store, str(params.get("id", "")), self._lab.decode)
-        except UnknownIdError:
-            raise RequestError(
-                f"The lab has no rollout {params.get('id')!r}.", "It may belong to a lab that was closed."
-            ) from None
 
     def select(self, params: Mapping[str, Any]) -> dict[str, Any]:
         self._lab.selection = selection_from(params)

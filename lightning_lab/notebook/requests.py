@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lightning_lab.records import SCHEMA_VERSION
@@ -20,6 +21,15 @@ class RequestError(Exception):
 
 
 Handler = Callable[[Mapping[str, Any]], Any]
+"""Params → the result as JSON, or a `Reply` whose data is the result, where columns go with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What goes over the wire: JSON, and the binary columns that it names by their place."""
+
+    data: dict[str, Any]
+    buffers: Sequence[bytes] = ()
 
 
 class Requests:
@@ -28,10 +38,12 @@ class Requests:
     def __init__(self, handlers: Mapping[str, Handler]) -> None:
         self._handlers = handlers
 
-    def answer(self, data: Any) -> dict[str, Any]:
+    def answer(self, data: Any) -> Reply:
         number = data.get("id") if isinstance(data, Mapping) else None
         try:
-            return {"id": number, "ok": True, "result": self._call(data)}
+            result = self._call(data)
+            columns = result if isinstance(result, Reply) else Reply(result)
+            return Reply({"id": number, "ok": True, "result": columns.data}, columns.buffers)
         except RequestError as error:
             return _refusal(number, str(error), error.action)
         except Exception as error:
@@ -63,5 +75,5 @@ def check_schema(params: Mapping[str, Any]) -> None:
         )
 
 
-def _refusal(number: Any, message: str, action: str) -> dict[str, Any]:
-    return {"id": number, "ok": False, "error": {"message": message, "action": action}}
+def _refusal(number: Any, message: str, action: str) -> Reply:
+    return Reply({"id": number, "ok": False, "error": {"message": message, "action": action}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from lightning_lab.notebook.cuts import cuts_of
 from lightning_lab.notebook.detail import rollout_detail
 from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.html import verdict_line
@@ -73,7 +74,8 @@ class RolloutView:
 
     def bundle(self) -> MimeBundle:
         """The Rollout page as a saved view."""
-        return rollout_bundle(self._snapshot(), rollout_detail(self._source.store, self.id, self._source.decode))
+        cuts = cuts_of(self._source.store, self.id, self._source.decode)
+        return rollout_bundle(self._snapshot(), rollout_detail(cuts))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> MimeBundle:
         return self.bundle()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lightning_lab.notebook.plain import json_bytes, well_formed
@@ -126,7 +126,3 @@ def _within(budget: int, rows: Iterator[RolloutRow]) -> Iterator[RolloutRow]:
         if budget < 0:
             return
         yield row
-
-
-def json_array(values: Sequence[str]) -> bytes:
-    return b"[" + b",".join(json_bytes(value) for value in values) + b"]"

@@ -26,6 +26,9 @@ export interface IOutputSession {
   openPanel(): void;
 }
 
+/** How long a lab that is there may take to say so: until then an output is neither live nor known to be stored. */
+const FIRST_FRAME_MS = 4000;
+
 export interface IOutputOptions {
   readonly session: IOutputSession | null;
   readonly trans: TranslationBundle;
@@ -95,6 +98,7 @@ export class LabOutput extends Widget implements IRenderMime.IRenderer {
       return;
     }
     super.dispose();
+    clearTimeout(this._timer);
     this._live?.dispose();
     this._stored?.dispose();
   }
@@ -109,6 +113,12 @@ export class LabOutput extends Widget implements IRenderMime.IRenderer {
     this._live = this._options.session?.acquire() ?? null;
     this._live?.model.changed.connect(this._onLive, this);
     old?.dispose();
+    this._waiting = this._live !== null;
+    clearTimeout(this._timer);
+    this._timer = setTimeout(() => {
+      this._waiting = false;
+      this._show();
+    }, FIRST_FRAME_MS);
     this._show();
   }
 
@@ -123,6 +133,7 @@ export class LabOutput extends Widget implements IRenderMime.IRenderer {
       return;
     }
     const live = saved.view === 'run' && this._live && isSame(saved, this._live) ? this._live : null;
+    stored.expectsLive = this._waiting && saved.view === 'run' && this._live?.model.lab === '';
     const source = live ?? stored;
     if (source === this._shown) {
       return;
@@ -161,6 +172,8 @@ export class LabOutput extends Widget implements IRenderMime.IRenderer {
   private _stored: SavedSource | null = null;
   private _live: IRunSource | null = null;
   private _shown: IRunSource | null = null;
+  private _waiting = false;
+  private _timer: ReturnType<typeof setTimeout> | undefined;
 }
 
 /** Lower than HTML's rank, so that this view is preferred to the fallback in the same bundle. */

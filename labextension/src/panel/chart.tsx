@@ -5,6 +5,7 @@ import uPlot from 'uplot';
 
 import { fixed } from '../format';
 import { useWidth } from './hooks';
+import { themeColor, themeFont } from './paint';
 import { useView } from './view';
 
 export interface ISeries {
@@ -26,18 +27,6 @@ export interface IChartProps {
   readonly range?: readonly [number, number];
   readonly empty: string;
   readonly height?: number;
-}
-
-const FONT = '11px var(--jp-ui-font-family)';
-
-/** Resolve `var(--name)` and mixtures for canvas, which knows no CSS variables. */
-function themeColor(node: Element, color: string, fallback = '#888'): string {
-  const name = /var\((--[\w-]+)\)/.exec(color)?.[1];
-  return name ? getComputedStyle(node).getPropertyValue(name).trim() || fallback : color;
-}
-
-function axisFont(node: Element): string {
-  return FONT.replace('var(--jp-ui-font-family)', themeColor(node, 'var(--jp-ui-font-family)', 'sans-serif'));
 }
 
 function seriesOptions(series: ISeries, node: Element): uPlot.Series {
@@ -74,7 +63,7 @@ function seriesOptions(series: ISeries, node: Element): uPlot.Series {
 function options(props: IChartProps, node: HTMLElement, width: number, height: number): uPlot.Options {
   const text = themeColor(node, 'var(--jp-ui-font-color2)');
   const line = themeColor(node, 'var(--jp-border-color2)');
-  const font = axisFont(node);
+  const font = themeFont(node, 11);
   const axis = { stroke: text, font, ticks: { show: false }, grid: { stroke: line, width: 1 } };
   const [low, high] = props.range ?? [Infinity, -Infinity];
   return {

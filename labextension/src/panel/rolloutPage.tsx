@@ -1,19 +1,24 @@
 /** The Rollout page: what happened, and why this reward, this split, this weight. */
 
-import { useEffect, useRef } from 'react';
+import { useEffect, useRef, useState } from 'react';
 
-import { duration, fixed, integer, percent, shortId, signed, words } from '../format';
+import { decodeWeights } from '../decode';
+import { fixed, percent, shortId, signed, words } from '../format';
 import type { RowTable } from '../rows';
 import { visibleLine } from '../text';
-import type { IRolloutDetail, IRolloutInfo } from '../wire';
+import type { IGroupWeights, IRolloutDetail, IRolloutInfo } from '../wire';
 import { CancelRollout } from './actions';
+import { Group } from './group';
 import { useDetail } from './hooks';
 import { Notices } from './notices';
-import { TextBlock } from './textBlock';
+import { Output, Verdict } from './rolloutEnd';
+import { Facts } from './rolloutFacts';
+import { Strips } from './strips';
 import { Transcript } from './transcript';
+import { useAnswer } from './useAnswer';
 import { useView } from './view';
 
-function Sentence({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
+function Sentence({ rollout, said: what }: { rollout: IRolloutInfo; said: string }): JSX.Element {
   const { trans } = useView();
   const said = (label: string, value: string): JSX.Element => (
     <span className="ll-sentence-part">
@@ -36,226 +41,46 @@ function Sentence({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
           rollout.step === null ? trans.__('weight') : trans.__('weight in step %1', rollout.step),
           percent(rollout.weight)
         )}
+      {what && (
+        <span className="ll-sentence-said" data-testid="ll-sentence">
+          {what}
+        </span>
+      )}
     </p>
   );
 }
 
-interface IGroupMate {
-  readonly id: string;
-  readonly reward: number;
-  readonly advantage: number;
-  readonly state: string;
-}
-
-function groupOf(rows: RowTable, group: string): readonly IGroupMate[] {
-  const mates: IGroupMate[] = [];
-  for (let row = 0; group && row < rows.size; row++) {
-    if (rows.present[row] && rows.texts.group[row] === group) {
-      mates.push({
-        id: rows.text('id', row),
-        reward: rows.numbers.reward[row],
-        advantage: rows.numbers.advantage[row],
-        state: rows.word('state', row)
-      });
-    }
-  }
-  return mates;
-}
-
-interface IGroupProps {
-  readonly rollout: IRolloutInfo;
-  readonly mates: readonly IGroupMate[];
+interface IBodyProps {
+  readonly detail: IRolloutDetail;
+  readonly weights: IGroupWeights | null;
+  readonly stamp: string;
   readonly onOpen: (id: string) => void;
 }
 
-function Group({ rollout, mates, onOpen }: IGroupProps): JSX.Element {
-  const { trans } = useView();
-  const rewards = mates.map(mate => mate.reward).filter(reward => !Number.isNaN(reward));
-  const top = Math.max(...rewards, 1e-9);
-  const equal = rewards.length > 1 && rewards.every(reward => reward === rewards[0]);
-  return (
-    <section className="ll-side-block">
-      <h2>
-        {trans.__('Group')} <span className="ll-dim">{trans.__('%1 rollouts of this task', mates.length)}</span>
-      </h2>
-      <ul className="ll-group">
-        {mates.map(mate => (
-          <li key={mate.id}>
-            <button
-              type="button"
-              aria-current={mate.id === rollout.id ? 'true' : undefined}
-              onClick={() => onOpen(mate.id)}
-              title={visibleLine(mate.id)}
-            >
-              <i className={`ll-dot ll-tone-${mate.state}`} aria-hidden="true" />
-              <span className="ll-group-id">{shortId(mate.id)}</span>
-              <span className="ll-bar" aria-hidden="true">
-                <i style={{ width: `${Math.max(0, Math.min(1, (mate.reward || 0) / top)) * 100}%` }} />
-              </span>
-              <span className="ll-num">{Number.isNaN(mate.reward) ? '–' : fixed(mate.reward, 2)}</span>
-              <span className="ll-num ll-dim">{Number.isNaN(mate.advantage) ? '' : signed(mate.advantage, 2)}</span>
-            </button>
-          </li>
-        ))}
-      </ul>
-      {equal && <p className="ll-dim">{trans.__('All rewards are equal: this group gives no signal.')}</p>}
-    </section>
-  );
-}
+/** Beside a notebook there is room for one column: either the transcript or the tokens. */
+type Column = 'transcript' | 'tokens';
 
-function Facts({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
-  const { source, trans } = useView();
-  const now = source.model.kernelNow;
-  const end = rollout.finishedAt ?? (rollout.state === 'running' ? now : null);
-  const took = rollout.startedAt !== null && end !== null ? end - rollout.startedAt : null;
-  const waited =
-    rollout.startedAt !== null && rollout.createdAt !== null ? rollout.startedAt - rollout.createdAt : null;
-  const facts: [string, string][] = [
-    [trans.__('Harness'), `${visibleLine(rollout.harness)} ${visibleLine(rollout.harnessVersion.slice(0, 8))}`.trim()],
-    [trans.__('Mode'), words(rollout.mode)],
-    [trans.__('Step'), rollout.step === null ? '' : integer(rollout.step)],
-    [trans.__('Queued for'), waited === null ? '' : duration(waited)],
-    [trans.__('Ran for'), took === null ? '' : duration(took)],
-    [trans.__('Attempt'), rollout.attempt !== null && rollout.attempt > 1 ? integer(rollout.attempt) : ''],
-    [trans.__('Exit code'), rollout.exitCode === null ? '' : String(rollout.exitCode)]
+function Body({ detail, weights, stamp, onOpen }: IBodyProps): JSX.Element {
+  const { trans } = useView();
+  const [column, setColumn] = useState<Column>('transcript');
+  const { rollout } = detail;
+  const tabs: readonly [Column, string][] = [
+    ['transcript', trans.__('Transcript')],
+    ['tokens', trans.__('Samples and tokens')]
   ];
   return (
-    <section className="ll-side-block">
-      <h2>{trans.__('Rollout')}</h2>
-      <dl className="ll-facts">
-        {facts
-          .filter(([, value]) => value !== '')
-          .map(([label, value]) => (
-            <div key={label}>
-              <dt>{label}</dt>
-              <dd>{value}</dd>
-            </div>
-          ))}
-      </dl>
-    </section>
-  );
-}
-
-function Samples({ detail }: { detail: IRolloutDetail }): JSX.Element {
-  const { trans } = useView();
-  const { samples, breaks, calls } = detail;
-  const ordinal = new Map(calls.map(call => [call.id, call.ordinal]));
-  const trained = samples.reduce((sum, sample) => sum + sample.trained, 0);
-  return (
-    <section className="ll-side-block" data-testid="ll-samples">
-      <h2>
-        {trans.__('Training samples')}{' '}
-        <span className="ll-dim">{samples.length === 0 ? '' : trans.__('%1 trained tokens', integer(trained))}</span>
-      </h2>
-      {samples.length === 0 && (
-        <p className="ll-dim">
-          {detail.rollout.mode === 'train'
-            ? trans.__('None yet: samples are made when a step consumes the rollout.')
-            : trans.__('None: only training rollouts become samples.')}
-        </p>
-      )}
-      <ol className="ll-samples">
-        {samples.map((sample, i) => (
-          <li key={i}>
-            <div className="ll-sample-line">
-              <span>
-                {trans._n(
-                  'call %2',
-                  'calls %2',
-                  sample.calls.length,
-                  sample.calls.map(id => ordinal.get(id) ?? '?').join(', ')
-                )}
-              </span>
-              <span className="ll-num">
-                {trans.__('%1 of %2 tokens train', integer(sample.trained), integer(sample.tokens))}
-              </span>
-            </div>
-            <span className="ll-bar" aria-hidden="true">
-              <i style={{ width: `${sample.tokens > 0 ? (sample.trained / sample.tokens) * 100 : 0}%` }} />
-            </span>
-            {Object.entries(sample.masked).map(([reason, n]) => (
-              <p key={reason} className="ll-dim">
-                {trans.__('%1 sampled tokens masked: %2', integer(n), words(reason))}
-              </p>
-            ))}
-          </li>
-        ))}
-      </ol>
-      {calls.length > 1 && samples.length > 0 && breaks.length === 0 && (
-        <p className="ll-dim">{trans.__('No break: every call continued the one before.')}</p>
-      )}
-      {breaks.length > 0 && (
-        <ul className="ll-breaks">
-          {breaks.map((item, i) => (
-            <li key={i}>
-              {trans.__('Break at call %1:', ordinal.get(item.callId) ?? '?')} <b>{words(item.cause)}</b>
-            </li>
-          ))}
-        </ul>
-      )}
-    </section>
-  );
-}
-
-interface IOutputProps {
-  readonly title: string;
-  readonly text: string;
-  readonly testId: string;
-  readonly tone?: 'error';
-}
-
-function Output({ title, text, testId, tone }: IOutputProps): JSX.Element | null {
-  if (!text) {
-    return null;
-  }
-  return (
-    <section className={`ll-output ${tone ? `ll-mod-${tone}` : ''}`}>
-      <h2>{title}</h2>
-      <TextBlock code text={text} testId={testId} />
-    </section>
-  );
-}
-
-function Verdict({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
-  const { trans } = useView();
-  const waiting = rollout.state === 'queuing' || rollout.state === 'running';
-  return (
-    <section
-      className={`ll-verdict ll-tone-${rollout.state}`}
-      data-testid="ll-verdict"
-      data-reward={rollout.reward ?? ''}
-    >
-      <h2>{trans.__('Grader')}</h2>
-      <div className="ll-verdict-body">
-        <span className="ll-verdict-reward">{rollout.reward === null ? '–' : fixed(rollout.reward)}</span>
-        <div>
-          {rollout.verdict && <TextBlock text={rollout.verdict} lines={20} />}
-          {!rollout.verdict && (
-            <p className="ll-dim">
-              {waiting
-                ? trans.__('The verdict comes when the agent is gone.')
-                : rollout.reward === null
-                  ? trans.__('No reward was given.')
-                  : trans.__('The grader gave a number and no words.')}
-            </p>
-          )}
-          {rollout.answer && (
-            <p className="ll-expected">
-              {trans.__('expected')} <code>{visibleLine(rollout.answer, 200)}</code>
-            </p>
-          )}
-        </div>
+    <div className="ll-rollout-body" data-column={column}>
+      <div className="ll-side ll-side-facts">
+        {weights && weights.rollouts.length > 1 && <Group id={rollout.id} weights={weights} onOpen={onOpen} />}
+        <Facts rollout={rollout} />
       </div>
-    </section>
-  );
-}
-
-function Body({ detail, onOpen }: { detail: IRolloutDetail; onOpen: (id: string) => void }): JSX.Element {
-  const { source, trans } = useView();
-  const { rollout } = detail;
-  const mates = groupOf(source.model.rows, rollout.groupId);
-  return (
-    <div className={`ll-rollout-body ${mates.length > 1 ? '' : 'll-mod-alone'}`}>
+      <div className="ll-columns-switch" role="group" aria-label={trans.__('What to show')}>
+        {tabs.map(([name, label]) => (
+          <button key={name} type="button" aria-pressed={name === column} onClick={() => setColumn(name)}>
+            {label}
+          </button>
+        ))}
+      </div>
       <div className="ll-main">
         <Transcript detail={detail} />
         <Output title={trans.__('Output')} text={rollout.output} testId="ll-output" />
@@ -264,15 +89,7 @@ function Body({ detail, onOpen }: { detail: IRolloutDetail; onOpen: (id: string)
         <Output title={trans.__('stderr')} text={rollout.stderr} testId="ll-stderr" />
         <Verdict rollout={rollout} />
       </div>
-      {mates.length > 1 && (
-        <aside className="ll-side ll-side-group" aria-label={trans.__('Group')}>
-          <Group rollout={rollout} mates={mates} onOpen={onOpen} />
-        </aside>
-      )}
-      <aside className="ll-side ll-side-facts" aria-label={trans.__('Samples and facts')}>
-        <Samples detail={detail} />
-        <Facts rollout={rollout} />
-      </aside>
+      <Strips detail={detail} stamp={stamp} />
     </div>
   );
 }
@@ -298,6 +115,10 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
   const { source, trans, visible } = useView();
   const stamp = stampOf(source.model.rows, id);
   const { detail, error, loading, retry } = useDetail(source, id, stamp, visible);
+  const readable = visible && source.status !== 'saved';
+  const { value: weights } = useAnswer(source, 'weights', { id }, stamp, readable, answer =>
+    decodeWeights(answer.result)
+  );
   const page = useRef<HTMLDivElement>(null);
   const row = source.model.rows.rowOf(id);
   const live = row >= 0 && ['queuing', 'running'].includes(source.model.rows.word('state', row));
@@ -332,7 +153,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
           {live && source.canAct && <CancelRollout id={id} />}
           {detail && <span className="ll-task">{visibleLine(detail.rollout.prompt, 160)}</span>}
         </div>
-        {detail && <Sentence rollout={detail.rollout} />}
+        {detail && <Sentence rollout={detail.rollout} said={weights?.sentence ?? ''} />}
       </div>
       <Notices />
       {error && (
@@ -353,7 +174,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
           {trans.__('Shortened to fit into the notebook: %1.', visibleLine(detail.cut))}
         </p>
       )}
-      {detail && <Body detail={detail} onOpen={onOpen} />}
+      {detail && <Body {...{ detail, weights, stamp, onOpen }} />}
     </div>
   );
 }

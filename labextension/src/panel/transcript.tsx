@@ -132,7 +132,7 @@ function versionSpan(versions: readonly number[]): string {
 }
 
 function CallHead({ call }: { call: ICallDetail }): JSX.Element {
-  const { trans } = useView();
+  const { source, trans } = useView();
   const facts: string[] = [
     trans.__('%1 prompt + %2 sampled tokens', integer(call.promptTokens), integer(call.sampledTokens)),
     versionSpan(call.versions),
@@ -143,7 +143,16 @@ function CallHead({ call }: { call: ICallDetail }): JSX.Element {
   ];
   return (
     <div className="ll-call-head">
-      <h2>{trans.__('Call %1', call.ordinal)}</h2>
+      <h2>
+        <button
+          type="button"
+          className="ll-call-name"
+          title={trans.__('Show its tokens')}
+          onClick={() => source.selection.set({ ...source.selection.current, call: call.id, token: undefined })}
+        >
+          {trans.__('Call %1', call.ordinal)}
+        </button>
+      </h2>
       {call.thread !== 'main' && <span className="ll-tag">{visibleLine(call.thread, 40)}</span>}
       {call.kind !== 'main' && <span className="ll-tag">{words(call.kind)}</span>}
       {!call.delivered && (
@@ -178,7 +187,7 @@ export function BreakNote({ item }: { item: IBreakDetail }): JSX.Element {
   return (
     <div className="ll-break" data-cause={item.cause}>
       <p>
-        <b>{words(item.cause)}</b> {trans.__(CAUSES[item.cause] ?? '')}{' '}
+        <b>{words(item.cause)}</b> {item.sentence || trans.__(CAUSES[item.cause] ?? '')}{' '}
         <span className="ll-dim">
           {item.index === null ? '' : trans.__('First difference at token %1.', integer(item.index))}
         </span>
@@ -200,7 +209,7 @@ export function BreakNote({ item }: { item: IBreakDetail }): JSX.Element {
 }
 
 export function Transcript({ detail }: { detail: IRolloutDetail }): JSX.Element {
-  const { trans } = useView();
+  const { source, trans } = useView();
   const { calls, breaks } = detail;
   const results = pairResults(calls);
   const breakOf = new Map(breaks.map(item => [item.callId, item]));
@@ -220,6 +229,8 @@ export function Transcript({ detail }: { detail: IRolloutDetail }): JSX.Element 
             key={call.id}
             className={`ll-call ${call.thread === 'main' ? '' : 'll-mod-sub'} ${call.delivered ? '' : 'll-mod-lost'}`}
             data-call-id={call.id}
+            data-kind={call.kind}
+            aria-current={source.selection.current.call === call.id ? 'true' : undefined}
           >
             <CallHead call={call} />
             {cut && <BreakNote item={cut} />}

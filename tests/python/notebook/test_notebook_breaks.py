@@ -13,6 +13,7 @@ from notebook_standin import says_yes, tasks
 
 import lightning_lab as ll
 from lightning_lab.notebook import Lab
+from lightning_lab.notebook.cuts import cuts_of
 from lightning_lab.notebook.detail import rollout_detail
 from lightning_lab.records import Task
 
@@ -48,7 +49,7 @@ async def test_breaks_of_a_single_rollout_of_a_run_and_of_its_file(open_lab: Ope
     assert (edited.cause, edited.call_id) == ("edited", rollout.call(1).id)
     assert edited.before.endswith(("yes", "no")) and edited.after.endswith("<assistant>p")
     assert "changed or removed" in ll.explain(edited) and rollout.samples()
-    (shown, *_) = rollout_detail(lab.store, rollout.id, lab.decode)["breaks"]
+    (shown, *_) = rollout_detail(cuts_of(lab.store, rollout.id, lab.decode))["breaks"]
     assert shown["explain"] == ll.explain(edited, {rollout.call(0).id: 0, rollout.call(1).id: 1})
     assert f"From token {edited.index} on, call 1 does not continue call 0: " in shown["explain"]
 
@@ -70,4 +71,4 @@ async def test_breaks_of_a_single_rollout_of_a_run_and_of_its_file(open_lab: Ope
 
 def test_an_unknown_rollout_has_no_detail(open_lab: OpenLab) -> None:
     with pytest.raises(LookupError):
-        rollout_detail(open_lab().store, "r-none")
+        cuts_of(open_lab().store, "r-none")

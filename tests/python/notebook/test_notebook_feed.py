@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_lab.notebook.cuts import cuts_of
 from lightning_lab.notebook.detail import rollout_detail
 from lightning_lab.notebook.feed import RunFeed
 from lightning_lab.records import (
@@ -148,7 +149,7 @@ def test_detail_shows_only_what_is_new_in_each_call(store: Store) -> None:
     store.put_samples("run", 0, [sample], [])
     store.flush()
 
-    detail = rollout_detail(store, rid)
+    detail = rollout_detail(cuts_of(store, rid))
     first, second, third, sub = detail["calls"]
     assert (first["messages_from"], [m["content"] for m in first["messages"]]) == (0, ["1 + 1?"])
     assert (second["messages_from"], [m["role"] for m in second["messages"]]) == (2, ["tool"])
@@ -159,4 +160,4 @@ def test_detail_shows_only_what_is_new_in_each_call(store: Store) -> None:
     assert detail["samples"] == [{"tokens": 4, "trained": 2, "calls": [f"c-{rid}-0"], "masked": {"over_budget": 2}}]
     assert detail["rollout"]["verdict"] == "right" and detail["rollout"]["state"] == "succeeded"
     with pytest.raises(UnknownIdError):
-        rollout_detail(store, "r-none")
+        rollout_detail(cuts_of(store, "r-none"))

@@ -17,7 +17,7 @@ OpenLab = Callable[..., Lab]
 
 def panel(lab: Lab) -> Callable[..., dict[str, Any]]:
     requests = Requests(handlers(lab))
-    return lambda method, **params: requests.answer({"id": 1, "method": method, "params": params})
+    return lambda method, **params: requests.answer({"id": 1, "method": method, "params": params}).data
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -1,0 +1,39 @@
+/** A rollout in names and times. */
+
+import { duration, integer, words } from '../format';
+import { visibleLine } from '../text';
+import type { IRolloutInfo } from '../wire';
+import { useView } from './view';
+
+export function Facts({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
+  const { source, trans } = useView();
+  const now = source.model.kernelNow;
+  const end = rollout.finishedAt ?? (rollout.state === 'running' ? now : null);
+  const took = rollout.startedAt !== null && end !== null ? end - rollout.startedAt : null;
+  const waited =
+    rollout.startedAt !== null && rollout.createdAt !== null ? rollout.startedAt - rollout.createdAt : null;
+  const facts: [string, string][] = [
+    [trans.__('Harness'), `${visibleLine(rollout.harness)} ${visibleLine(rollout.harnessVersion.slice(0, 8))}`.trim()],
+    [trans.__('Mode'), words(rollout.mode)],
+    [trans.__('Step'), rollout.step === null ? '' : integer(rollout.step)],
+    [trans.__('Queued for'), waited === null ? '' : duration(waited)],
+    [trans.__('Ran for'), took === null ? '' : duration(took)],
+    [trans.__('Attempt'), rollout.attempt !== null && rollout.attempt > 1 ? integer(rollout.attempt) : ''],
+    [trans.__('Exit code'), rollout.exitCode === null ? '' : String(rollout.exitCode)]
+  ];
+  return (
+    <section className="ll-side-block">
+      <h2>{trans.__('Rollout')}</h2>
+      <dl className="ll-facts">
+        {facts
+          .filter(([, value]) => value !== '')
+          .map(([label, value]) => (
+            <div key={label}>
+              <dt>{label}</dt>
+              <dd>{value}</dd>
+            </div>
+          ))}
+      </dl>
+    </section>
+  );
+}

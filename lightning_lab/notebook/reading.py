@@ -1,0 +1,66 @@
+"""Requests that only read: the same for a lab and for an exported run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning_lab.notebook.cuts import Cuts, cuts_of
+from lightning_lab.notebook.detail import rollout_detail
+from lightning_lab.notebook.requests import Handler, Reply, RequestError
+from lightning_lab.notebook.sides import break_sides
+from lightning_lab.notebook.strips import sample_columns
+from lightning_lab.notebook.token_text import TokenText
+from lightning_lab.notebook.weighing import weigh_group
+from lightning_lab.store import Store
+from lightning_lab.store.errors import UnknownIdError
+
+
+def reading_handlers(store: Callable[[], Store], text: TokenText) -> dict[str, Handler]:
+    """``store`` is asked each time: a closed lab reads from another one than an open lab."""
+    reading = _Reading(store, text)
+    return {name: reading.found(getattr(reading, name)) for name in ("rollout", "tokens", "sides", "weights")}
+
+
+class _Reading:
+    def __init__(self, store: Callable[[], Store], text: TokenText) -> None:
+        self._store = store
+        self._text = text
+
+    def rollout(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return rollout_detail(self._cuts(params))
+
+    def tokens(self, params: Mapping[str, Any]) -> Reply:
+        """One message of a sample's tokens; the reader asks on from where it ended."""
+        cuts = self._cuts(params)
+        index = _place(params, "sample", len(cuts.samples))
+        stats = self._store().token_stats(cuts.rollout.id) if cuts.trained else []
+        start = params.get("from", 0)
+        return sample_columns(cuts.samples, stats, self._text, index=index, start=max(0, int(start)))
+
+    def sides(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        cuts = self._cuts(params)
+        return break_sides(cuts, _place(params, "break", len(cuts.breaks)), self._text)
+
+    def weights(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return weigh_group(self._store(), str(params.get("id", "")))
+
+    def found(self, handler: Handler) -> Handler:
+        def answer(params: Mapping[str, Any]) -> Any:
+            try:
+                return handler(params)
+            except UnknownIdError:
+                what = f"There is no rollout {params.get('id')!r} here."
+                raise RequestError(what, "It may belong to a lab that was closed.") from None
+
+        return answer
+
+    def _cuts(self, params: Mapping[str, Any]) -> Cuts:
+        return cuts_of(self._store(), str(params.get("id", "")), self._text.joined)
+
+
+def _place(params: Mapping[str, Any], name: str, count: int) -> int:
+    place = params.get(name)
+    if not isinstance(place, int) or not 0 <= place < count:
+        raise RequestError(f"There is no {name} {place!r}: the rollout has {count}.")
+    return place
