@@ -8,7 +8,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import httpx
 from aiohttp import web
+from gateway_lab import Lab, chat_body
+
+from lightning_lab.policy.openai.endpoint import Patience
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -153,3 +157,32 @@ def silence() -> Answer:
         return web.Response()
 
     return answer
+
+
+QUICK = Patience(silence_s=5.0, retries=2, pause_s=0.01)
+KEY = "sk-upstream-secret"
+
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/chat/completions", chat_body("hello")),
+    "completions": ("/completions", {"model": "any", "prompt": "hello"}),
+    "responses": ("/responses", {"model": "any", "input": "hello", "store": False}),
+    "messages": (
+        "/messages",
+        {"model": "any", "max_tokens": 50, "messages": [{"role": "user", "content": "hello"}]},
+    ),
+}
+"""Route and body of one request, by protocol."""
+
+RAW_HELLO = [
+    {"choices": [{"index": 0, "text": "Hel", "prompt_token_ids": [1, 2, 3], "token_ids": [10],
+                  "logprobs": {"tokens": ["Hel"], "token_logprobs": [-0.1]}}]},
+    {"choices": [{"index": 0, "text": "lo", "token_ids": [11, 12], "finish_reason": "stop",
+                  "logprobs": {"tokens": ["l", "o"], "token_logprobs": [-0.2, -0.3]}}]},
+    usage(3, 3),
+]  # fmt: skip
+"""A whole reply of ``/completions``."""
+
+
+async def post(front: Lab, path: str, body: dict[str, Any]) -> httpx.Response:
+    async with front.client() as client:
+        return await client.post(path, json=body)
