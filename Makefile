@@ -24,6 +24,7 @@ setup:
 	$(BOOTSTRAP) extension
 	$(BOOTSTRAP) browser
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/python/tokens/tokenizer_cache.py
+	$(BIN)/python tests/python/gateway/agl_package.py
 
 lint:
 	$(BIN)/ruff check .

@@ -40,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--policy", default="quickstart", help="quickstart, smollm2 or a model directory")
     serve.add_argument("--port", type=int, default=0, help="default: any free one")
     serve.add_argument("--runs", type=Path, default=Path("runs"), help="where the calls are stored")
+    serve.add_argument(
+        "--agl", nargs="?", type=int, const=0, metavar="PORT", help="also serve Agent Lightning v1.0's routes"
+    )
     serve.set_defaults(command=_serve)
 
     harnesses = commands.add_parser("harnesses", help="the released agents that the lab knows, and installing them")
@@ -101,7 +104,7 @@ def _serve(options: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     try:
-        served = ServedRollout(options.policy, runs=options.runs, port=options.port)
+        served = ServedRollout(options.policy, runs=options.runs, port=options.port, agl_port=options.agl)
     except (GatewayError, MissingExtraError, PolicyError, StoreError) as error:
         return _fail(str(error))
     try:

@@ -37,6 +37,8 @@ from lightning_lab.store import RunFolder, Store
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lightning_lab.gateway.agl import AglServer
+
 log = logging.getLogger(__name__)
 
 GET_THE_PANEL = (
@@ -101,6 +103,7 @@ class Lab(metaclass=OneOpenLab):
         self._threads: list[threading.Thread] = []
         self._feed: RunFeed | None = None
         self._reopened: Store | None = None
+        self._agl: AglServer | None = None
         built = policy.build() if isinstance(policy, PolicySpec) else policy
         self._parts = start_parts(
             built,
@@ -171,6 +174,23 @@ class Lab(metaclass=OneOpenLab):
     def cancel_rollout(self, rollout_id: str) -> None:
         """End one rollout as cancelled; one that is over is left alone."""
         self.open_parts().controller.cancel(rollout_id)
+
+    def serve_agl(self, *, host: str = "127.0.0.1", port: int = 0, key: str | None = None) -> AglServer:
+        """Serve Agent Lightning v1.0's routes too, for its controllers and agents; the same server when it is open.
+
+        ``host="0.0.0.0"`` where agents run in pods; ``port=0`` takes a free one. Whoever has the key may read and
+        alter every rollout made there, so its run is tagged ``agl_compat``. Raises `gateway.GatewayError`.
+        """
+        from lightning_lab.gateway.agl import AglServer
+
+        parts = self.open_parts()
+        with self._lock:
+            if self._agl is None:
+                server = AglServer(parts.gateway, parts.store, model=parts.policy.name, host=host, port=port, key=key)
+                server.start()
+                self._agl = server
+        self.show_run(self._agl.run_id)
+        return self._agl
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -309,6 +329,12 @@ class Lab(metaclass=OneOpenLab):
                 "under way. Wait for them, or close the lab with lab.close()."
             )
 
+        if self._agl is not None and self._agl.open:
+            raise LabBusyError(
+                f"Cannot {intention}: {self._agl.open} rollouts of {self._agl!r} have not ended. "
+                "Wait for their controller, or close the lab with lab.close()."
+            )
+
     def refuse_a_second_run(self) -> None:
         """Raises `LabBusyError` while a run trains."""
         if self._active is not None:
@@ -324,6 +350,8 @@ class Lab(metaclass=OneOpenLab):
             try:
                 self._parts.gateway.resume()
                 self._end_active_run()
+                if self._agl is not None:
+                    self._agl.close()
                 self._parts.controller.close()
                 for thread in self._threads:
                     thread.join(_THREAD_END_S)

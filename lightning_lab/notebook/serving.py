@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ulid import ULID
 
+from lightning_lab.gateway.agl import AglServer
 from lightning_lab.notebook.parts import start_parts
 from lightning_lab.notebook.policies import Policy
 from lightning_lab.records import HarnessInfo, Outcome, Rollout, RolloutState, Run, Sampling, Task
@@ -16,7 +17,7 @@ from lightning_lab.records import HarnessInfo, Outcome, Rollout, RolloutState, R
 class ServedRollout:
     """Starts a policy behind a gateway, for whatever agent is pointed at it. Raises what a lab's start raises."""
 
-    def __init__(self, policy: str, *, runs: str | Path, port: int) -> None:
+    def __init__(self, policy: str, *, runs: str | Path, port: int, agl_port: int | None = None) -> None:
         parts = start_parts(
             Policy.torch(policy).build(), runs, sampling=Sampling(), concurrency=None, settings={}, port=port
         )
@@ -39,6 +40,9 @@ class ServedRollout:
         parts.store.put_run(self._run)
         parts.store.put_rollout(self._rollout)
         self._access = parts.gateway.open_rollout(self._rollout.id)
+        self._agl: AglServer | None = None
+        if agl_port is not None:
+            self._serve_agl(agl_port)
 
     @property
     def instructions(self) -> str:
@@ -48,12 +52,15 @@ class ServedRollout:
             f"Serving {self._parts.policy.name} on {self._parts.gateway.url}; calls are recorded in {self.path}.\n"
             f"export OPENAI_BASE_URL={access.url}/v1 OPENAI_API_KEY={access.key}\n"
             f"export ANTHROPIC_BASE_URL={access.url} ANTHROPIC_AUTH_TOKEN={access.key}\n"
-            "Ctrl-C stops."
+            + (f"{self._agl.instructions}\n" if self._agl is not None else "")
+            + "Ctrl-C stops."
         )
 
     def close(self) -> None:
         """End the rollout and everything that was started. Idempotent."""
         store, now = self._parts.store, time.time()
+        if self._agl is not None:
+            self._agl.close()
         if self._run.state == "running":
             self._parts.gateway.close_rollout(self._rollout.id)
             self._run = replace(self._run, state="finished", finished_at=now)
@@ -68,5 +75,15 @@ class ServedRollout:
             )
             store.put_run(self._run)
             store.flush()
-            self.calls = store.counts(self._run.id)["calls"]
+            runs = [self._run.id] + ([self._agl.run_id] if self._agl is not None else [])
+            self.calls = sum(store.counts(run_id)["calls"] for run_id in runs)
         self._parts.close()
+
+    def _serve_agl(self, port: int) -> None:
+        parts = self._parts
+        self._agl = AglServer(parts.gateway, parts.store, model=parts.policy.name, port=port)
+        try:
+            self._agl.start()
+        except BaseException:
+            self.close()
+            raise

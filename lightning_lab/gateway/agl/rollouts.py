@@ -96,8 +96,16 @@ class AglRollouts:
         self._entries: dict[str, Entry] = {}
         self._ended: list[str] = []
         settings = {"agl_compat": True, "policy": model}
-        self.run = Run(id=str(ULID()), kind="single", state="running", settings=settings, created_at=time.time())
-        store.put_run(self.run)
+        self.run = Run(id=str(ULID()), kind="single", state="", settings=settings, created_at=time.time())
+
+    @property
+    def open(self) -> int:
+        """How many have not ended."""
+        return sum(bool(NEXT[entry.state]) for entry in list(self._entries.values()))
+
+    def start(self) -> None:
+        """Begin the run that holds them."""
+        self._put_run("running")
 
     def close(self) -> None:
         """End what is still open as cancelled. Idempotent."""
@@ -107,8 +115,7 @@ class AglRollouts:
                 self._gateway.close_rollout(entry.record.id)
                 self._end(entry, Outcome.CANCELLED)
         if self.run.state == "running":
-            self.run = replace(self.run, state="finished", finished_at=time.time())
-            self._store.put_run(self.run)
+            self._put_run("finished", finished_at=time.time())
 
     async def create(self, asked: Sequence[NewRollout]) -> list[WireRollout]:
         """Queue them; one whose id is known already is left as it is. Returns when they are committed."""
@@ -222,6 +229,10 @@ class AglRollouts:
         where = {"model": self.model, "endpoint": f"{self._gateway.url}/v1"}
         said = [call_event(call, entry.attempt, **where) for call in calls]
         return sorted([*said, *posted], key=lambda event: event.timestamp)
+
+    def _put_run(self, state: str, **changes: Any) -> None:
+        self.run = replace(self.run, state=state, **changes)
+        self._store.put_run(self.run)
 
     def _create(self, asked: NewRollout) -> tuple[Entry, bool]:
         with self._lock:

@@ -54,6 +54,7 @@ class AglServer:
     def start(self) -> None:
         """Listen. Raises `GatewayError` when there is no port."""
         listener = self._listen()
+        self._rollouts.start()
         ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(
             target=self._serve, args=(listener, ready), name="lightning-lab-agl", daemon=True
@@ -78,6 +79,11 @@ class AglServer:
     def run_id(self) -> str:
         """The run that holds its rollouts, tagged ``agl_compat``."""
         return self._rollouts.run.id
+
+    @property
+    def open(self) -> int:
+        """How many of its rollouts have not ended."""
+        return self._rollouts.open
 
     @property
     def instructions(self) -> str:

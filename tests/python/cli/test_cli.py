@@ -62,17 +62,21 @@ def serve(*arguments: str) -> subprocess.Popen[str]:
 
 
 def test_serve_answers_with_the_printed_key_and_stops_on_an_interrupt(tmp_path: Path) -> None:
-    server = serve("--runs", str(tmp_path))
+    server = serve("--runs", str(tmp_path), "--agl")
     assert server.stdout and server.stderr
-    lines = [server.stdout.readline() for _ in range(4)]
+    lines = [server.stdout.readline() for _ in range(5)]
     url, key = (part.split("=", 1)[1] for part in lines[1].split()[1:])
     body = {"model": "any", "messages": [{"role": "user", "content": "What is 1 + 1?"}], "max_tokens": 4}
     reply = post(f"{url}/chat/completions", key, body)
     assert reply["choices"][0]["message"]["role"] == "assistant"
+    agl_url, agl_key = (part.split("=", 1)[1] for part in lines[3].split()[-2:])
+    [made] = post(f"{agl_url}/api/rollouts", agl_key, [{"input": "What is 1 + 1?"}])
+    proxy = f"{agl_url}/proxy/rollout/{made['rollout_id']}/attempt/0/mode/train/openai/v1"
+    assert post(f"{proxy}/chat/completions", agl_key, body)["object"] == "chat.completion"
     server.send_signal(signal.SIGINT)
     rest, errors = server.communicate(timeout=30)
     assert (server.returncode, errors) == (0, "")
-    assert "Stopped. 1 calls are recorded in" in rest
+    assert "Stopped. 2 calls are recorded in" in rest
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(url.split(":")[2].split("/")[0]))) != 0
 
@@ -94,7 +98,7 @@ def test_serve_names_a_missing_model(tmp_path: Path) -> None:
     assert server.returncode == 1 and "no-model" in errors and "Traceback" not in errors
 
 
-def post(url: str, key: str, body: dict[str, Any]) -> Any:
+def post(url: str, key: str, body: Any) -> Any:
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
     with urllib.request.urlopen(request, timeout=60) as response:

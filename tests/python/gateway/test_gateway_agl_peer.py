@@ -191,6 +191,7 @@ def ours(upstream: Upstream, folder: Path) -> AbstractContextManager[AglServer]:
     return opened()
 
 
+@pytest.mark.timeout(300)
 async def test_it_answers_as_agent_lightnings_own_server_does(peer, upstream, tmp_path):
     upstream.say(status(200, WHOLE))
     their_answers = await talk(peer, upstream.url)
@@ -224,13 +225,19 @@ class Solver:
         key = {"Authorization": "Bearer " + os.environ["AGL_KEY"]}
         httpx.post(os.environ["AGL_EVENT_URL"], json=reward, headers=key).raise_for_status()
 
+class Rewarded:
+    async def run(self):
+        reward = {"event_type": "reward", "data": {"value": 0.5}}
+        key = {"Authorization": "Bearer " + os.environ["AGL_KEY"]}
+        httpx.post(os.environ["AGL_EVENT_URL"], json=reward, headers=key).raise_for_status()
+
 class Broken:
     def run(self):
         raise ValueError("on purpose")
 
 class Slow:
-    async def run(self):
-        time.sleep(60)
+    def run(self):
+        time.sleep(600)
 """
 
 
@@ -253,12 +260,13 @@ def controller(served: Served, tmp_path: Path) -> Iterator[subprocess.Popen[byte
     process.wait(30)
 
 
+@pytest.mark.timeout(300)
 async def test_its_client_controller_and_agents_run_unchanged(served, controller, monkeypatch):
     monkeypatch.syspath_prepend(str(agl_package.directory()))
     from agentlightning.client import AgentLightningSyncClient
     from agentlightning.schemas import Rollout, RolloutConfig, RolloutCreate, RolloutLocalConfig
 
-    def local(agent: str, seconds: int = 60) -> RolloutConfig:
+    def local(agent: str, seconds: int = 3600) -> RolloutConfig:
         agent_class = f"agents_of_theirs:{agent}"
         return RolloutConfig(
             timeout_seconds=seconds, local=RolloutLocalConfig(agent_class=agent_class, env_map={"QUESTION": "input.q"})
@@ -266,7 +274,7 @@ async def test_its_client_controller_and_agents_run_unchanged(served, controller
 
     asked = [
         RolloutCreate(input={"q": "2+2"}, config=local("Solver")),
-        RolloutCreate(input={"q": "2+2"}, config=local("Solver"), is_train=False),
+        RolloutCreate(input={"q": "2+2"}, config=local("Rewarded"), is_train=False),
         RolloutCreate(input={"q": "x"}, config=local("Broken")),
         RolloutCreate(input={"q": "x"}, config=local("Slow", 1)),
         RolloutCreate(input={"q": "x"}),
@@ -289,7 +297,7 @@ async def test_its_client_controller_and_agents_run_unchanged(served, controller
     ids, told = await asyncio.to_thread(drive)
     solved, validated, broken, slow, nowhere = [served.store.rollout(one) for one in ids]
     assert (solved.state, solved.outcome, solved.reward) == (RolloutState.SUCCEEDED, Outcome.COMPLETED, 1.0)
-    assert (solved.mode, validated.mode) == ("train", "eval")
+    assert (solved.mode, validated.mode, validated.reward) == ("train", "eval", 0.5)
     assert solved.group_id == validated.group_id != broken.group_id
     assert solved.harness.name == "agents_of_theirs:Solver"
     assert [one.outcome for one in (broken, slow, nowhere)] == [Outcome.AGENT_ERROR, Outcome.TIMEOUT, Outcome.LOST]
