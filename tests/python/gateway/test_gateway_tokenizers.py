@@ -1,6 +1,6 @@
 """Contract 2 with real tokenizers: wherever the text is the same, the sampled ids come back.
 
-python tests/python/tokens/tokenizer_cache.py && pytest -m tokenizers tests/python/gateway
+lightning-lab tokenizers && pytest -m tokenizers tests/python/gateway
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from lightning_lab.tokens import ChatCodec
+from lightning_lab.tokens import ChatCodec, tokenizer_directory
 
 CONVERSATIONS = 1000
 
@@ -35,7 +35,7 @@ def stitching() -> ModuleType:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["smollm2", "qwen3", "llama3", "deepseek_v3", "gemma3"])
 def test_no_chain_of_ids_breaks_where_the_text_is_the_same(stitching, name):
-    codec = ChatCodec(stitching.tokenizer_directory(name))
+    codec = ChatCodec(tokenizer_directory(name))
     drift = stitching.measure(codec, CONVERSATIONS)
     assert drift.breaks == 0
     assert drift.changed_text == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +20,7 @@ from lightning_lab.records import Call, Ids, Message, Rollout, RolloutState, Run
 from lightning_lab.samples import SampleSet, build_samples
 from lightning_lab.store import Store
 from lightning_lab.tasks import Grader
-from lightning_lab.tokens import ChatCodec
-
-sys.path.append(str(Path(__file__).parents[1] / "tokens"))
-import tokenizer_cache
+from lightning_lab.tokens import ChatCodec, tokenizer_directory
 
 TURN = "<|im_start|>assistant\n"
 Script = Callable[[str], str]
@@ -34,7 +30,7 @@ Script = Callable[[str], str]
 @cache
 def codec() -> ChatCodec:
     """Qwen3's tokenizer and template: the one of the five that knows tools and reasoning."""
-    return ChatCodec(tokenizer_cache.directory("qwen3"))
+    return ChatCodec(tokenizer_directory("qwen3"))
 
 
 def sampled(text: str) -> Ids:

