@@ -20,6 +20,7 @@ from lightning_lab.gateway.capture import Capture
 from lightning_lab.gateway.delivery import json_response
 from lightning_lab.gateway.errors import Fault, as_fault
 from lightning_lab.gateway.exchange import Asked
+from lightning_lab.gateway.openapi import document
 from lightning_lab.gateway.protocols.chat import Chat
 from lightning_lab.gateway.protocols.completions import Completions
 from lightning_lab.gateway.protocols.messages import Messages
@@ -60,7 +61,8 @@ def create_app(service: Service) -> ASGIApp:
         Route("/v1/models/{model:path}", ModelsRoute(service)),
     ]
     below = Router(models, redirect_slashes=False, default=unknown_route)
-    routes = [Mount("/rollout/{rollout}", below), Route("/health", health), *models]
+    open_to_all = [Route("/health", Known({"status": "ok"})), Route("/openapi.json", Known(document()))]
+    routes = [Mount("/rollout/{rollout}", below), *open_to_all, *models]
     app = FastAPI(routes=routes, openapi_url=None, redirect_slashes=False)
     app.router.default = unknown_route
     app.add_exception_handler(Fault, _refuse)
@@ -188,9 +190,15 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
             return b"".join(chunks)
 
 
-class _Health:
+class Known:
+    """What anybody may know."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        self._answer = answer
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _respond(send, 200, {"status": "ok"})
+        _require(scope, "GET")
+        await _respond(send, 200, self._answer)
 
 
 class _UnknownRoute:
@@ -198,7 +206,6 @@ class _UnknownRoute:
         raise Fault(404, "unknown_url", f"Unknown request URL: {scope['method']} {scope['path']}.")
 
 
-health = _Health()
 unknown_route = _UnknownRoute()
 
 

@@ -28,7 +28,7 @@ SAMPLING_FIELDS: dict[str, type] = {
 _KNOWN = frozenset(SAMPLING_FIELDS) | {
     "model", "messages", "tools", "functions", "stream", "stream_options", "logprobs", "top_logprobs",
 }  # fmt: skip
-_ROLES = {
+ROLES = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -187,9 +187,9 @@ def read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], 
 
 def _message(value: Any, param: str) -> Message:
     message, where = fields.mapping(value, param), f"{param}."
-    role = _ROLES.get(fields.text(message, "role", where))
+    role = ROLES.get(fields.text(message, "role", where))
     if role is None:
-        raise bad_request(f"{where}role must be one of {', '.join(_ROLES)}.", param=f"{where}role")
+        raise bad_request(f"{where}role must be one of {', '.join(ROLES)}.", param=f"{where}role")
     reasoning = fields.text(message, "reasoning_content", where) or fields.text(message, "reasoning", where)
     return Message(
         role=role,

@@ -91,7 +91,7 @@ def _prompt(value: Any) -> str | Ids:
     items = fields.array(value, "prompt")
     if items and isinstance(items[0], str | list):
         raise bad_request("Only one prompt a request is supported.", param="prompt", code="unsupported_parameter")
-    if not items or any(isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < 2**31 for one in items):
+    if not items or not all(fields.is_integer(one) and 0 <= one < 2**31 for one in items):
         raise bad_request("prompt must be a string or an array of token ids.", param="prompt")
     return np.asarray(items, dtype=np.int32)
 

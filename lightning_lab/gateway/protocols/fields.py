@@ -52,11 +52,11 @@ def count(body: JsonObject, key: str, *, most: int | None = None) -> int | None:
     value = body.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_integer(value):
         raise _wrong(key, "an integer", value)
     if value < 1 or (most is not None and value > most):
         raise bad_request(f"{key} must be {'at least 1' if most is None else f'between 1 and {most}'}.", param=key)
-    return value
+    return int(value)
 
 
 def stops(body: JsonObject, key: str = "stop") -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def asked(body: JsonObject, fields: Mapping[str, type]) -> dict[str, Any]:
             continue
         if kind is float and not _is_number(value):
             raise _wrong(key, "a number", value)
-        if kind is int and (isinstance(value, bool) or not isinstance(value, int)):
+        if kind is int and not is_integer(value):
             raise _wrong(key, "an integer", value)
         found[key] = value
     return found
@@ -121,6 +121,11 @@ def function_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     if tool.get("parameters") is not None:
         function["parameters"] = mapping(tool["parameters"], f"{where}parameters")
     return {"type": "function", "function": function}
+
+
+def is_integer(value: Any) -> bool:
+    """JSON has one kind of number: 1.0 is an integer, too."""
+    return _is_number(value) and value == int(value)
 
 
 _PART_TEXT = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
