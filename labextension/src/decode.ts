@@ -13,6 +13,7 @@ import {
   IGroupWeights,
   IHeldOut,
   IMessage,
+  IProblem,
   IReward,
   IRolloutDetail,
   IRolloutInfo,
@@ -23,7 +24,9 @@ import {
   IStepRow,
   ITokenPart,
   SCHEMA_VERSION,
-  SchemaMismatch
+  SchemaMismatch,
+  STEP_NUMBERS,
+  StepNumber
 } from './wire';
 
 type Json = Record<string, unknown>;
@@ -208,18 +211,25 @@ function decodeStep(value: unknown): IStepRow | null {
   if (index === null || index < 0) {
     return null;
   }
+  const numbers = Object.fromEntries(STEP_NUMBERS.map(name => [name, number(row[name])])) as Record<
+    StepNumber,
+    number | null
+  >;
+  const skipped = typeof row.skipped === 'boolean' ? (row.skipped ? 'skipped' : '') : text(row.skipped);
+  return { ...numbers, index, skipped };
+}
+
+function decodeProblem(value: unknown): IProblem {
+  const p = object(value);
   return {
-    index,
-    version: number(row.version),
-    reward: number(row.reward),
-    entropy: number(row.entropy),
-    grad_norm: number(row.grad_norm),
-    approx_kl: number(row.approx_kl),
-    clip_frac: number(row.clip_frac),
-    rollouts: number(row.rollouts),
-    no_signal: number(row.no_signal),
-    skipped: typeof row.skipped === 'boolean' ? (row.skipped ? 'skipped' : '') : text(row.skipped),
-    seconds: number(row.seconds)
+    kind: text(p.kind),
+    severity: number(p.severity) ?? 1,
+    title: text(p.title),
+    detail: text(p.detail),
+    count: count(p.count),
+    rollouts: list(p.rollouts).map(text),
+    groups: list(p.groups).map(text),
+    step: number(p.step)
   };
 }
 
@@ -249,6 +259,7 @@ export function decodeFrame(data: unknown, buffers: readonly Buffer[] = []): IFr
     },
     counters: decodeCounters(header.counters),
     reward: decodeReward(header.reward),
+    problems: list(header.problems).map(decodeProblem),
     steps: steps.filter((row): row is IStepRow => row !== null),
     rollouts: decodeRows(header.rollouts, buffers)
   };

@@ -8,7 +8,7 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { RowTable } from './rows';
-import type { ICounters, IFrame, IPhase, IReward, IRunInfo, IStepRow } from './wire';
+import type { ICounters, IFrame, IPhase, IProblem, IReward, IRunInfo, IStepRow } from './wire';
 
 const NO_COUNTERS: ICounters = {
   total: 0,
@@ -76,6 +76,10 @@ export class RunModel {
   }
   get reward(): IReward {
     return this._reward;
+  }
+  /** Ranked findings, worst first. */
+  get problems(): readonly IProblem[] {
+    return this._problems;
   }
   /** Steps in order of their index; a step that has not arrived yet is absent. */
   get steps(): readonly IStepRow[] {
@@ -162,6 +166,7 @@ export class RunModel {
     this._phase = frame.phase ?? NO_PHASE;
     this._counters = frame.counters ?? NO_COUNTERS;
     this._reward = frame.reward ?? NO_REWARD;
+    this._problems = frame.problems ?? [];
     this._at = frame.at;
     this._lastFrameAt = this._now();
   }
@@ -201,6 +206,7 @@ export class RunModel {
   private _phase = NO_PHASE;
   private _counters = NO_COUNTERS;
   private _reward = NO_REWARD;
+  private _problems: readonly IProblem[] = [];
   private _steps: IStepRow[] = [];
   private _seq = 0;
   private _at = 0;

@@ -15,6 +15,26 @@ export interface IFilter {
   readonly text: string;
   /** States to show; empty shows all. */
   readonly states: ReadonlySet<string>;
+  /** What was picked elsewhere: a problem's evidence, or steps brushed on a chart. */
+  readonly focus?: IFocus | null;
+}
+
+/** Some rollouts, however they were chosen; each part that is given must match. */
+export interface IFocus {
+  readonly label: string;
+  readonly rollouts?: ReadonlySet<string>;
+  readonly groups?: ReadonlySet<string>;
+  /** First and last step. */
+  readonly steps?: readonly [number, number];
+}
+
+function inFocus(rows: RowTable, row: number, focus: IFocus): boolean {
+  const step = rows.numbers.step[row];
+  return (
+    (!focus.rollouts || focus.rollouts.has(rows.text('id', row))) &&
+    (!focus.groups || focus.groups.has(rows.text('group', row))) &&
+    (!focus.steps || (step >= focus.steps[0] && step <= focus.steps[1]))
+  );
 }
 
 export const NEWEST_FIRST: IOrder = { key: 'row', descending: true };
@@ -75,10 +95,12 @@ function filtered(rows: RowTable, filter: IFilter): Uint32Array {
   const words = rows.words('state');
   const shown = words.map(word => filter.states.size === 0 || filter.states.has(word));
   const states = rows.codes.state;
+  const focus = filter.focus ?? null;
   const out = new Uint32Array(rows.count);
   let n = 0;
   for (let row = 0; row < rows.size; row++) {
-    if (rows.present[row] && shown[states[row]] && (!needle || matches(rows, row, needle))) {
+    const wanted = rows.present[row] && shown[states[row]] && (!focus || inFocus(rows, row, focus));
+    if (wanted && (!needle || matches(rows, row, needle))) {
       out[n++] = row;
     }
   }

@@ -56,19 +56,45 @@ export interface IReward {
   readonly heldOut: readonly IHeldOut[];
 }
 
-/** One optimiser step; `null` where the learner gave no number. */
-export interface IStepRow {
-  readonly index: number;
-  readonly version: number | null;
-  readonly reward: number | null;
-  readonly entropy: number | null;
-  readonly grad_norm: number | null;
-  readonly approx_kl: number | null;
-  readonly clip_frac: number | null;
-  readonly rollouts: number | null;
-  readonly no_signal: number | null;
-  readonly skipped: string;
-  readonly seconds: number | null;
+/** Numbers of a step; `null` where the learner gave none. */
+export const STEP_NUMBERS = [
+  'version',
+  'reward',
+  'entropy',
+  'grad_norm',
+  'approx_kl',
+  'clip_frac',
+  'rollouts',
+  'no_signal',
+  'seconds',
+  'ratio_mean',
+  'ratio_max',
+  'staleness',
+  'tokens',
+  'breaks',
+  'infrastructure',
+  'logprob_diff_max',
+  'seconds_collect',
+  'seconds_update'
+] as const;
+export type StepNumber = (typeof STEP_NUMBERS)[number];
+
+/** One optimiser step. */
+export type IStepRow = { readonly index: number; readonly skipped: string } & {
+  readonly [name in StepNumber]: number | null;
+};
+
+/** A finding about the run; its evidence is rollouts, groups or a step. */
+export interface IProblem {
+  readonly kind: string;
+  /** 3: the run's numbers are in doubt; 2: work is lost; 1: worth knowing. */
+  readonly severity: number;
+  readonly title: string;
+  readonly detail: string;
+  readonly count: number;
+  readonly rollouts: readonly string[];
+  readonly groups: readonly string[];
+  readonly step: number | null;
 }
 
 export type Column =
@@ -94,6 +120,8 @@ export interface IFrame {
   readonly phase: IPhase;
   readonly counters: ICounters;
   readonly reward: IReward;
+  /** Worst first. */
+  readonly problems: readonly IProblem[];
   readonly steps: readonly IStepRow[];
   readonly rollouts: IRowBlock;
 }

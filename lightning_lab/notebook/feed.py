@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_lab.notebook.frames import Snapshot
+from lightning_lab.notebook.problems import Marks, find_problems
 from lightning_lab.notebook.rows import RolloutTable, rollout_row
 from lightning_lab.notebook.snapshot import held_out_point, phase_fields, reward_fields, run_fields, step_fields
 from lightning_lab.records import Event, Step
 from lightning_lab.store import Store
 
 _PAGE = 10_000
+_PROBLEMS_S, _PROBLEMS_SHARE = 2.0, 0.05
+"""Problems are looked for at most this often, and take at most this part of the time."""
 
 
 class RunFeed:
@@ -27,6 +31,10 @@ class RunFeed:
         self._held_out: list[Mapping[str, Any]] = []
         self._phase: Event | None = None
         self._version: int | None = None
+        self._marks = Marks()
+        self._problems: list[dict[str, Any]] = []
+        self._problems_due = 0.0
+        self._problems_of: tuple[int, bool] | None = None
         self._seq = 0
         self._lock = threading.RLock()
 
@@ -40,8 +48,10 @@ class RunFeed:
             if changed.rollouts:
                 self._read_rollouts(changed)
             if changed.steps:
+                known = len(self._steps)
                 self._steps = self._store.steps(self.run_id)
                 self._step_fields = [step_fields(step) for step in self._steps]
+                self._note_breaks(self._steps[known:])
 
     def snapshot(
         self, *, lab: str, lab_state: str, in_flight: int = 0, held: int = 0, paused: bool = False
@@ -57,8 +67,26 @@ class RunFeed:
                 counters={**self._store.counts(self.run_id), "in_flight": in_flight, "held": held},
                 reward=reward_fields(self._steps, self._held_out),
                 steps=tuple(self._step_fields),
+                problems=self._find_problems(run.state == "running"),
                 paused=paused,
             )
+
+    def _find_problems(self, active: bool) -> list[dict[str, Any]]:
+        began = time.monotonic()
+        if self._problems_of == (self._seq, active) or (active and began < self._problems_due):
+            return self._problems
+        self._problems_of = None if active else (self._seq, active)  # what is stuck depends on the time, too
+        self._problems = find_problems(self.table.rows, self._steps, self._marks, now=time.time() if active else None)
+        took = time.monotonic() - began
+        self._problems_due = began + max(_PROBLEMS_S, took / _PROBLEMS_SHARE)
+        return self._problems
+
+    def _note_breaks(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            # Most steps have none: their rollouts need not be asked for.
+            for rollout_id in step.rollout_ids if step.metrics.get("breaks") else ():
+                for found in self._store.breaks(rollout_id=rollout_id):
+                    self._marks.breaks[str(found.cause)].append(rollout_id)
 
     def _new_events(self) -> Iterator[Event]:
         # Not asked for by run: the log is read in its own order, so that each event costs one look-up in its life.
@@ -83,6 +111,8 @@ class RunFeed:
                 changed.steps = True
             case "phase":
                 self._phase, self._version = event, event.data.get("version")
+            case "tamper":
+                self._marks.tampered.append(event.subject)
             case "evaluation":
                 self._held_out.append(held_out_point(event))
 

@@ -41,6 +41,8 @@ class Snapshot:
     reward: Mapping[str, Any] = field(default_factory=dict)
     steps: Sequence[Mapping[str, Any]] = ()
     """All steps of the run; frames carry slices of them."""
+    problems: Sequence[Mapping[str, Any]] = ()
+    """Ranked findings, worst first."""
     paused: bool = False
     """Whether the user paused the lab; that the learner holds calls is said by the phase."""
     at: float = field(default_factory=time.time, compare=False)
@@ -57,6 +59,7 @@ class Snapshot:
             "phase": self.phase,
             "counters": self.counters,
             "reward": self.reward,
+            "problems": list(self.problems),
         }
 
 

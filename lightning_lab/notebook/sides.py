@@ -32,7 +32,7 @@ def break_sides(cuts: Cuts, index: int, text: TokenText) -> dict[str, Any]:
         "cause": str(found.cause),
         "index": found.index,
         "start": max(0, found.index - BEFORE),
-        "sentence": json_value(explain(found)),
+        "sentence": json_value(explain(found, {call.id: call.ordinal for call in cuts.calls})),
         "stitching": _stitching(found, sides),
         "left": max(0, left),
         **sides,

@@ -8,7 +8,10 @@ from typing import Any
 from lightning_lab.notebook.plain import finite, json_value
 from lightning_lab.records import Event, Phase, Run, Step
 
-_METRICS = ("reward", "entropy", "grad_norm", "approx_kl", "clip_frac", "no_signal")
+_METRICS = (
+    "reward", "entropy", "grad_norm", "approx_kl", "clip_frac", "no_signal", "ratio_mean", "ratio_max", "staleness",
+    "tokens", "breaks", "infrastructure", "logprob_diff_max", "seconds_collect", "seconds_update",
+)  # fmt: skip
 
 
 def run_fields(run: Run) -> dict[str, Any]:

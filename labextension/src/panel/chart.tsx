@@ -27,7 +27,12 @@ export interface IChartProps {
   readonly range?: readonly [number, number];
   readonly empty: string;
   readonly height?: number;
+  /** Steps were brushed, first and last. */
+  readonly onBrush?: (steps: readonly [number, number]) => void;
 }
+
+/** Charts of one view move their cursors together. */
+const SYNC = 'lightning-lab-steps';
 
 function seriesOptions(series: ISeries, node: Element): uPlot.Series {
   const stroke = themeColor(node, series.color);
@@ -71,7 +76,11 @@ function options(props: IChartProps, node: HTMLElement, width: number, height: n
     height,
     padding: [8, 10, 0, 0],
     legend: { show: false },
-    cursor: { points: { size: 6 }, drag: { x: false, y: false } },
+    cursor: {
+      points: { size: 6 },
+      drag: { x: props.onBrush !== undefined, y: false, setScale: false },
+      sync: { key: SYNC, setSeries: false }
+    },
     scales: {
       x: { time: false, range: (_u, min, max) => (min === max ? [min - 1, max + 1] : [min, max]) },
       y: {
@@ -96,6 +105,15 @@ function options(props: IChartProps, node: HTMLElement, width: number, height: n
   };
 }
 
+/** A selection on the chart as whole steps; a click selects nothing. */
+function brushed(chart: uPlot, onBrush: IChartProps['onBrush']): void {
+  const { left, width } = chart.select;
+  if (onBrush && width > 2) {
+    const from = Math.round(chart.posToVal(left, 'x'));
+    onBrush([from, Math.max(from, Math.round(chart.posToVal(left + width, 'x')))]);
+  }
+}
+
 function latest(values: readonly (number | null)[]): number | null {
   for (let i = values.length - 1; i >= 0; i--) {
     if (values[i] !== null) {
@@ -112,6 +130,8 @@ export function Chart(props: IChartProps): JSX.Element {
   const plot = useRef<uPlot | null>(null);
   const [cursor, setCursor] = useState<number | null>(null);
   const drawn = width > 0 && x.length > 0;
+  const brush = useRef(props.onBrush);
+  brush.current = props.onBrush;
   const shape = series.map(s => `${s.label}/${s.look}/${s.color}`).join();
 
   useEffect(() => {
@@ -122,7 +142,7 @@ export function Chart(props: IChartProps): JSX.Element {
     const chart = new uPlot(
       {
         ...options(props, node, width, height),
-        hooks: { setCursor: [u => setCursor(u.cursor.idx ?? null)] }
+        hooks: { setCursor: [u => setCursor(u.cursor.idx ?? null)], setSelect: [u => brushed(u, brush.current)] }
       },
       [[...x], ...series.map(s => [...s.values])] as uPlot.AlignedData,
       node

@@ -1,8 +1,8 @@
 /** The charts of the Run page: is it learning? */
 
-import { useMemo } from 'react';
+import { useMemo, useState } from 'react';
 
-import type { IHeldOut, IStepRow } from '../wire';
+import type { IHeldOut, IStepRow, StepNumber } from '../wire';
 import { Chart, ISeries } from './chart';
 import { useView } from './view';
 
@@ -32,7 +32,12 @@ export function alignRewards(
 /** Below this many steps a smoothed line would say less than the points themselves. */
 const SMOOTH_FROM = 12;
 
-export function RewardChart({ height }: { height?: number }): JSX.Element {
+export interface IMetricChartProps {
+  readonly height?: number;
+  readonly onBrush?: (steps: readonly [number, number]) => void;
+}
+
+export function RewardChart({ height, onBrush }: IMetricChartProps): JSX.Element {
   const { source, trans } = useView();
   const { steps, reward } = source.model;
   const stamp = `${steps.length}:${steps[steps.length - 1]?.index}:${reward.heldOut.length}:${source.model.rows.revision}`;
@@ -72,35 +77,88 @@ export function RewardChart({ height }: { height?: number }): JSX.Element {
       series={series}
       range={[0, 1]}
       height={height}
+      onBrush={onBrush}
       empty={trans.__('No step yet: the first point appears after the first update.')}
     />
   );
 }
 
-export function EntropyChart({ height }: { height?: number }): JSX.Element {
+interface IMetric {
+  readonly title: string;
+  readonly names: readonly { readonly name: StepNumber; readonly label: string; readonly color: string }[];
+  readonly unit?: string;
+}
+
+const ONE = 'var(--jp-brand-color1)';
+const TWO = 'var(--jp-warn-color1)';
+
+/** What the learner tells of each step, in the order of what one looks at first. */
+export const METRICS: readonly IMetric[] = [
+  { title: 'Entropy', names: [{ name: 'entropy', label: 'nats per token', color: 'var(--jp-success-color1)' }] },
+  { title: 'Groups without signal', names: [{ name: 'no_signal', label: 'groups', color: TWO }] },
+  { title: 'KL to the sampler', names: [{ name: 'approx_kl', label: 'nats per token', color: ONE }] },
+  { title: 'Clip fraction', names: [{ name: 'clip_frac', label: 'of tokens', color: TWO }] },
+  {
+    title: 'Ratio',
+    names: [
+      { name: 'ratio_mean', label: 'mean', color: ONE },
+      { name: 'ratio_max', label: 'largest', color: TWO }
+    ]
+  },
+  { title: 'Gradient norm', names: [{ name: 'grad_norm', label: 'before clipping', color: ONE }] },
+  { title: 'Staleness', names: [{ name: 'staleness', label: 'publishes, mean', color: ONE }] },
+  { title: 'Trained tokens', names: [{ name: 'tokens', label: 'per step', color: ONE }] },
+  { title: 'Breaks', names: [{ name: 'breaks', label: 'calls', color: TWO }] },
+  { title: 'Infrastructure failures', names: [{ name: 'infrastructure', label: 'rollouts', color: TWO }] },
+  {
+    title: 'Seconds',
+    names: [
+      { name: 'seconds_collect', label: 'collecting', color: ONE },
+      { name: 'seconds_update', label: 'updating', color: TWO }
+    ]
+  }
+];
+
+export function MetricChart({ metric, height, onBrush }: IMetricChartProps & { metric: IMetric }): JSX.Element {
   const { source, trans } = useView();
   const { steps } = source.model;
   const stamp = `${steps.length}:${steps[steps.length - 1]?.index}`;
   const { x, series } = useMemo(() => {
-    const told = steps.filter(step => step.entropy !== null);
-    const values = told.map(step => step.entropy);
-    return {
-      x: told.map(step => step.index),
-      series: [
-        { label: trans.__('nats per token'), color: 'var(--jp-success-color1)', look: 'line', values }
-      ] as ISeries[]
-    };
-    // eslint-disable-next-line react-hooks/exhaustive-deps -- as above
-  }, [stamp]);
+    const told = steps.filter(step => metric.names.some(({ name }) => step[name] !== null));
+    const lines = metric.names.map(({ name, label, color }): ISeries => ({
+      label: trans.__(label),
+      color,
+      look: 'line',
+      values: told.map(step => step[name])
+    }));
+    return { x: told.map(step => step.index), series: lines };
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- the model changes in place; the stamp tells when
+  }, [stamp, metric]);
   return (
     <Chart
-      title={trans.__('Entropy')}
-      testId="ll-entropy-chart"
+      title={trans.__(metric.title)}
+      testId={`ll-${metric.names[0].name.replace(/_/g, '-')}-chart`}
       x={x}
       series={series}
       range={[0, 0]}
       height={height}
-      empty={trans.__('No step yet.')}
+      onBrush={onBrush}
+      empty={steps.length > 0 ? trans.__('Not computed.') : trans.__('No step yet.')}
     />
+  );
+}
+
+/** Reward and one more; all of them on demand. */
+export function Charts({ onBrush }: IMetricChartProps): JSX.Element {
+  const { trans } = useView();
+  const [all, setAll] = useState(false);
+  return (
+    <section className={`ll-charts ${all ? 'll-mod-all' : ''}`} aria-label={trans.__('Charts')}>
+      <RewardChart onBrush={onBrush} />
+      {METRICS.map((metric, i) => (all || i < 3) && <MetricChart key={metric.title} {...{ metric, onBrush }} />)}
+      <button type="button" className="ll-link ll-all-charts" aria-expanded={all} onClick={() => setAll(!all)}>
+        {all ? trans.__('Fewer charts') : trans.__('All charts')}
+      </button>
+    </section>
   );
 }

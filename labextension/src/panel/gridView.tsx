@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from 'react';
 
 import { integer } from '../format';
+import type { IFocus } from '../order';
 import { ROLLOUT_STATES } from '../wire';
 import { RolloutGrid } from './grid';
 import { useView } from './view';
@@ -10,9 +11,12 @@ import { useView } from './view';
 export interface IGridViewProps {
   readonly active: boolean;
   readonly onOpen: (id: string) => void;
+  /** Rollouts that were picked elsewhere on the page. */
+  readonly focus: IFocus | null;
+  readonly onFocus: (focus: IFocus | null) => void;
 }
 
-export function GridView({ active, onOpen }: IGridViewProps): JSX.Element {
+export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JSX.Element {
   const { source, trans } = useView();
   const host = useRef<HTMLDivElement>(null);
   const grid = useRef<RolloutGrid | null>(null);
@@ -38,7 +42,7 @@ export function GridView({ active, onOpen }: IGridViewProps): JSX.Element {
     };
   }, [trans, onOpen]);
 
-  useEffect(() => grid.current?.setFilter({ text, states }), [text, states, onOpen]);
+  useEffect(() => grid.current?.setFilter({ text, states, focus }), [text, states, focus, onOpen]);
   useEffect(() => grid.current?.setAllColumns(allColumns), [allColumns, onOpen]);
   useEffect(() => {
     // After every render: the model changes in place, and an unchanged grid is cheap to update.
@@ -67,6 +71,17 @@ export function GridView({ active, onOpen }: IGridViewProps): JSX.Element {
           value={text}
           onChange={event => setText(event.target.value)}
         />
+        {focus && (
+          <button
+            type="button"
+            className="ll-focus"
+            data-testid="ll-focus"
+            title={trans.__('Show all rollouts again')}
+            onClick={() => onFocus(null)}
+          >
+            {focus.label} <span aria-hidden="true">×</span>
+          </button>
+        )}
         <div className="ll-chips" role="group" aria-label={trans.__('Filter rollouts by state')}>
           {ROLLOUT_STATES.map(state => (
             <button

@@ -5,6 +5,7 @@ import type { ReactNode } from 'react';
 
 import { compact, elapsed, fixed, integer, shortId, words } from '../format';
 import type { RunModel } from '../model';
+import type { RowTable } from '../rows';
 import { visibleLine } from '../text';
 import type { IRunInfo } from '../wire';
 import { Actions } from './actions';
@@ -48,6 +49,41 @@ function PhaseLane(): JSX.Element {
         );
       })}
     </ol>
+  );
+}
+
+/** The rollout that has run longest, or -1. */
+export function oldestRunning(rows: RowTable): number {
+  const running = rows.words('state').indexOf('running');
+  let oldest = -1;
+  for (let row = 0; running > 0 && row < rows.size; row++) {
+    const here = rows.present[row] && rows.codes.state[row] === running;
+    if (here && !(rows.numbers.started_at[row] >= rows.numbers.started_at[oldest])) {
+      oldest = row;
+    }
+  }
+  return oldest;
+}
+
+/** The oldest rollout, and what it waits for as far as the run's phase tells. */
+function Oldest({ onOpen }: { onOpen: (id: string) => void }): JSX.Element | null {
+  const { source, trans } = useView();
+  const { model } = source;
+  const row = model.active ? oldestRunning(model.rows) : -1;
+  if (row < 0) {
+    return null;
+  }
+  const id = model.rows.text('id', row);
+  const waits =
+    model.counters.held > 0
+      ? trans.__('calls are held')
+      : model.counters.in_flight > 0
+        ? trans.__('model or tools')
+        : trans.__('no call in flight: its tools');
+  return (
+    <button type="button" className="ll-link ll-oldest" title={visibleLine(id)} onClick={() => onOpen(id)}>
+      {trans.__('oldest %1: %2', elapsed(model.kernelNow - model.rows.numbers.started_at[row]), waits)}
+    </button>
   );
 }
 
@@ -253,8 +289,13 @@ function Title(): JSX.Element {
   );
 }
 
+export interface IHeaderProps {
+  readonly controls?: boolean;
+  readonly onOpen?: (id: string) => void;
+}
+
 /** @param controls - whether to offer buttons; a compact view in a cell has none. */
-export function Header({ controls = true }: { controls?: boolean }): JSX.Element {
+export function Header({ controls = true, onOpen }: IHeaderProps): JSX.Element {
   const { source, visible } = useView();
   useSeconds(visible && source.status === 'live');
   return (
@@ -268,6 +309,7 @@ export function Header({ controls = true }: { controls?: boolean }): JSX.Element
         <div className="ll-head-phase">
           <PhaseLane />
           <Progress model={source.model} />
+          {onOpen && <Oldest onOpen={onOpen} />}
         </div>
       )}
       <Stats />

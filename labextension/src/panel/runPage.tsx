@@ -1,8 +1,12 @@
 /** The Run page: what is it doing, is it learning, what is wrong. */
 
-import { EntropyChart, RewardChart } from './charts';
+import { useCallback, useState } from 'react';
+
+import type { IFocus } from '../order';
+import { Charts } from './charts';
 import { GridView } from './gridView';
 import { Header } from './header';
+import { Problems } from './problems';
 import { useView } from './view';
 
 export interface IRunPageProps {
@@ -11,17 +15,23 @@ export interface IRunPageProps {
 }
 
 export function RunPage({ active, onOpen }: IRunPageProps): JSX.Element {
-  const { run } = useView().source.model;
+  const { source, trans } = useView();
+  const { run } = source.model;
+  const [focus, setFocus] = useState<IFocus | null>(null);
+  const onBrush = useCallback(
+    (steps: readonly [number, number]) => {
+      const [from, to] = steps;
+      setFocus({ label: from === to ? trans.__('step %1', from) : trans.__('steps %1 to %2', from, to), steps });
+      source.selection.set({ run: source.model.run?.id, step: from });
+    },
+    [source, trans]
+  );
   return (
     <div className="ll-page ll-run-page" hidden={!active}>
-      <Header />
-      {run !== null && run.kind !== 'single' && (
-        <div className="ll-charts">
-          <RewardChart />
-          <EntropyChart />
-        </div>
-      )}
-      <GridView active={active} onOpen={onOpen} />
+      <Header onOpen={onOpen} />
+      <Problems onFocus={setFocus} />
+      {run !== null && run.kind !== 'single' && <Charts onBrush={onBrush} />}
+      <GridView active={active} onOpen={onOpen} focus={focus} onFocus={setFocus} />
     </div>
   );
 }

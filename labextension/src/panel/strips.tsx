@@ -71,6 +71,11 @@ function Legend({ tokens, mode }: { tokens: SampleTokens | null; mode: Mode }): 
   );
 }
 
+/** The sample that trains most: what one wants to see first. */
+function fullest(samples: readonly ISampleDetail[]): number {
+  return samples.reduce((best, sample, i) => (sample.trained > samples[best].trained ? i : best), 0);
+}
+
 interface ISampleListProps {
   readonly detail: IRolloutDetail;
   readonly shown: number;
@@ -174,7 +179,7 @@ export function Strips({ detail, stamp }: IStripsProps): JSX.Element {
   const { source, trans, visible } = useView();
   const { rollout, samples, calls, breaks } = detail;
   const { call, token = -1 } = source.selection.current;
-  const [chosen, setChosen] = useState(0);
+  const [chosen, setChosen] = useState(() => fullest(samples));
   const [mode, setMode] = useState<Mode>('role');
   const [zoom, setZoom] = useState(0);
   const [open, setOpen] = useState<number | null>(null);

@@ -189,7 +189,7 @@ export function BreakNote({ item }: { item: IBreakDetail }): JSX.Element {
       <p>
         <b>{words(item.cause)}</b> {item.sentence || trans.__(CAUSES[item.cause] ?? '')}{' '}
         <span className="ll-dim">
-          {item.index === null ? '' : trans.__('First difference at token %1.', integer(item.index))}
+          {item.index === null || item.sentence ? '' : trans.__('First difference at token %1.', integer(item.index))}
         </span>
       </p>
       {(item.before || item.after) && (
