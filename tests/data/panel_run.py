@@ -1,4 +1,4 @@
-"""A small stored run of a coding agent with everything that the panel shows: for browser tests, benchmarks, screenshots.
+"""A small stored run of a coding agent with everything that the panel shows: for browser tests and screenshots.
 
 Made up, but by the real parts: a real tokenizer and chat template give the ids, `build_samples` and `build_batch` cut
 and weigh them, the store keeps them, `export_run` writes the file. Among its rollouts: a sub-agent, a compaction, a
@@ -200,7 +200,7 @@ class Maker:
                 started_at=began,
                 finished_at=self.now,
                 skipped=batch.skipped,
-            )  # fmt: skip
+            )
         )
 
     def _phase(self, phase: str, step: int) -> None:

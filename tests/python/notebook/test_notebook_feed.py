@@ -140,7 +140,7 @@ def test_detail_shows_only_what_is_new_in_each_call(store: Store) -> None:
     store.put_call(call(rid, 1, (user, asks, tool), Message(role="assistant", content="2"), parent_id=f"c-{rid}-0"))
     store.put_call(call(rid, 2, (user, edited, tool), Message(role="assistant", content="2"), parent_id=f"c-{rid}-0"))
     store.put_call(call(rid, 3, (Message(role="user", content="other"),), asks, thread="sub"))
-    store.put_rollout(end(rollout(0), output='{"x": 1}', verdict="right"))
+    store.put_rollout(end(rollout(0), output='{"x": 1}', verdict="right", step=0))
     ids = np.arange(4, dtype=np.int32)
     sample = Sample(
         rollout_id=rid, ids=ids, mask=np.array([False, True, True, False]), logprobs=np.zeros(4, np.float32),
