@@ -37,6 +37,8 @@ def cause_of(evidence: Evidence) -> BreakCause:
     history = [*_turns(previous.messages), previous.reply]
     turns = _turns(call.messages)
     common = _common(history, turns)
+    if previous.kind == "compaction" and _summarises(evidence):
+        return BreakCause.COMPACTED
     if common == 0:
         return _unrelated(evidence, history, turns)
     if not evidence.in_reply and _canonical(previous.tools) != _canonical(call.tools):
@@ -62,6 +64,8 @@ def _unrelated(evidence: Evidence, history: Sequence[Message], turns: Sequence[M
     """The first turn differs: another conversation, or the same one made shorter."""
     if not turns:
         return BreakCause.UNKNOWN
+    if evidence.previous.thread != evidence.call.thread and evidence.previous.kind != "compaction":
+        return BreakCause.NEW_THREAD
     said = {message_key(message) for message in history}
     window = any(message_key(turn) in said for turn in turns)
     if window or evidence.previous.kind == "compaction" or _summarises(evidence):
@@ -81,12 +85,11 @@ def _summarises(evidence: Evidence) -> bool:
 def _message_cause(said: Message, shown: Message) -> BreakCause:
     if said.role != shown.role or said.content != shown.content:
         return BreakCause.EDITED
-    if _tool_calls(said) != _tool_calls(shown):
-        same = _parsed_tool_calls(said) == _parsed_tool_calls(shown)
-        return BreakCause.TOOL_ARGS if same else BreakCause.EDITED
-    if said.reasoning and not shown.reasoning:
+    if _parsed_tool_calls(said) != _parsed_tool_calls(shown):
+        return BreakCause.EDITED
+    if said.reasoning and not shown.reasoning:  # it stands before the tool calls
         return BreakCause.REASONING_DROPPED
-    return BreakCause.EDITED
+    return BreakCause.TOOL_ARGS if _tool_calls(said) != _tool_calls(shown) else BreakCause.EDITED
 
 
 def _common(history: Sequence[Message], turns: Sequence[Message]) -> int:

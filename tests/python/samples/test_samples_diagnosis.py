@@ -48,6 +48,27 @@ def test_changed_tools_are_named_when_the_prompt_differs() -> None:
     )
 
 
+def test_reasoning_that_is_gone_is_named_before_arguments_that_were_written_anew() -> None:
+    said = assistant(reasoning="hm", tool_calls=(tool_call('{"a":  1}'),))
+    shown = assistant(tool_calls=(tool_call('{"a":1}'),))
+    assert _cause((*HISTORY, shown, user("n")), [1, 2, 3, 7, 6], said=said) is BreakCause.REASONING_DROPPED
+
+
+def test_another_thread_that_quotes_the_same_words_is_no_summary() -> None:
+    messages = (system("another"), user("a title for this:"), user("q"))
+    assert _cause(messages, [7, 8, 9], thread="side") is BreakCause.NEW_THREAD
+    assert _cause(messages, [7, 8, 9]) is BreakCause.COMPACTED
+
+
+def test_what_goes_on_from_a_summary_is_compacted_whatever_else_changed() -> None:
+    summary = make_call(
+        0, PROMPT, REPLY, messages=HISTORY, reply=assistant("so far: add() subtracts"), kind="compaction"
+    )
+    messages = (*HISTORY, user("Known: so far: add() subtracts"))
+    fresh = make_call(1, [7, 2, 3, 9], [8], messages=messages, tools=({"name": "new"},))
+    assert [one.cause for one in build_samples([summary, fresh]).breaks] == [BreakCause.COMPACTED]
+
+
 @pytest.mark.parametrize("length", [8, 64, 65, 500])
 def test_long_replies_are_the_same_text_or_they_are_not(length: int) -> None:
     """Even ids spell ``ab``, the two odd ones ``a`` and ``b``; a difference may come late."""
