@@ -18,6 +18,9 @@ _CONFIG = {
     },
 }
 
+_PLUGIN = {"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}}
+"""What the program looks for before it installs that package from the registry, which it would do in every rollout."""
+
 OPENCODE = Profile(
     name="opencode",
     version="1.18.33",
@@ -35,5 +38,9 @@ OPENCODE = Profile(
         "{prompt}",
     ),
     env={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
-    home={".config/opencode/opencode.json": json.dumps(_CONFIG, indent=2)},
+    home={
+        ".config/opencode/opencode.json": json.dumps(_CONFIG, indent=2),
+        ".config/opencode/package-lock.json": json.dumps(_PLUGIN),
+        ".config/opencode/node_modules/.keep": "",
+    },
 )

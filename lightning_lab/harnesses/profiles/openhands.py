@@ -16,5 +16,10 @@ OPENHANDS = Profile(
         "-t",
         "{prompt}",
     ),
-    env={"LLM_BASE_URL": "{url}/v1", "LLM_API_KEY": "{key}", "LLM_MODEL": "openai/any"},
+    env={
+        "LLM_BASE_URL": "{url}/v1",
+        "LLM_API_KEY": "{key}",
+        "LLM_MODEL": "openai/any",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it tries to fetch one
+    },
 )
