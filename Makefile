@@ -3,6 +3,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
 BIN := .venv/bin
+# The released agents that the tests run; openhands needs Python 3.12.
+HARNESSES := mini-swe-agent codex claude-code opencode qwen-code openai-agents langchain
 export HF_HUB_OFFLINE := 1
 
 .PHONY: quickstart lab test setup extension lint typecheck test-python test-typescript test-browser test-packaging \
@@ -25,6 +27,7 @@ setup:
 	$(BOOTSTRAP) browser
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab tokenizers
 	$(BIN)/python tests/python/gateway/agl_package.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab harnesses install $(HARNESSES)
 
 lint:
 	$(BIN)/ruff check .
@@ -41,6 +44,7 @@ test-typescript:
 test-python:
 	$(BIN)/pytest tests/python
 	$(BIN)/pytest tests/python/gateway -m tokenizers
+	$(BIN)/pytest tests/python/harnesses -m harnesses
 
 test-packaging: ## the wheel in a fresh environment, and binder/postBuild from a clean copy
 	$(BIN)/pytest tests/packaging

@@ -83,7 +83,7 @@ class Bench:
         return harness(**{**options, "env": {MARK: self.mark, **options.get("env", {})}})(function)
 
     def command(self, *argv: str, **options: Any) -> Harness:
-        return Harness.command(argv, env={MARK: self.mark}, **options)
+        return Harness.command(argv, **{**options, "env": {MARK: self.mark, **options.get("env", {})}})
 
     def grader(self, function: Callable[[Task, AgentResult], Any], **options: Any) -> Grader:
         return grader(env={MARK: self.mark}, **options)(function)

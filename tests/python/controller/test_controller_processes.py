@@ -14,10 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import MARK
 
 from lightning_lab.controller.capture import KEPT_BYTES
-from lightning_lab.harnesses import Harness
 from lightning_lab.records import Outcome, Task
 from lightning_lab.tasks import TaskError
 
@@ -308,9 +306,9 @@ def test_close_ends_everything_and_may_be_repeated(make_bench):
 
 def test_a_command_finds_the_tasks_files_and_its_own_in_a_private_home(bench):
     files = {"calc.py": "broken = True\n", "tests/test_calc.py": "import calc\n"}
-    harness = Harness.command(
-        ["sh", "-c", "cat calc.py tests/test_calc.py; cat $RC; ls; ls -A $HOME"],
-        env={MARK: bench.mark, "RC": "{home}/.config/agent.toml"},
+    harness = bench.command(
+        *("sh", "-c", "cat calc.py tests/test_calc.py; cat $RC; ls; ls -A $HOME"),
+        env={"RC": "{home}/.config/agent.toml"},
         home={".config/agent.toml": "url={url} key={key}\n"},
     )
     rollout = bench.run(harness, task=Task(id="t", prompt="fix it", fields={"files": files}))

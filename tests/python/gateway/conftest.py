@@ -18,16 +18,6 @@ from lightning_lab.policy.openai.endpoint import Patience
 from lightning_lab.store import Store
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need fetched tokenizers run where they are asked for; elsewhere pytest counts them as deselected."""
-    if "tokenizers" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("tokenizers")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
 @pytest.fixture
 def make_lab(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
     """Starts gateways: ``make_lab(script, **gateway options)``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -131,10 +132,9 @@ class HarnessBench:
 
 
 def tool_call(name: str, **arguments: Any) -> str:
-    """What Qwen3 says to call a tool."""
-    import json
-
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+    """What Qwen3 says to call a tool, with two spaces where a client that writes JSON anew has one or none."""
+    said = json.dumps(arguments, separators=(",  ", ":  "))
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {said}}}\n</tool_call>'
 
 
 def tools_of(prompt: str) -> list[str]:
