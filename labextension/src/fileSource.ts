@@ -39,10 +39,10 @@ export function unpack(body: ArrayBuffer): readonly IMessage[] {
 }
 
 export class FileSource implements IRunSource {
-  /** @param _path - of the file, below the server's root. */
+  /** @param path - of the file, below the server's root. */
   constructor(
     private readonly _settings: ServerConnection.ISettings,
-    private readonly _path: string
+    readonly path: string
   ) {
     this.reconnect();
   }
@@ -103,7 +103,7 @@ export class FileSource implements IRunSource {
   }
 
   private async _fetch(init: RequestInit): Promise<readonly IMessage[]> {
-    const query = URLExt.objectToQueryString({ path: this._path });
+    const query = URLExt.objectToQueryString({ path: this.path });
     const url = URLExt.join(this._settings.baseUrl, 'lightning-lab', 'run') + query;
     const response = await ServerConnection.makeRequest(url, init, this._settings);
     if (response.status === 404 && response.headers.get('content-type')?.includes('html')) {

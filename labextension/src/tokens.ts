@@ -41,6 +41,8 @@ export interface IRunSource extends IDisposable {
   act(name: ActionName, rolloutId?: string): Promise<void>;
   /** Try again to reach a kernel that is not answering. */
   reconnect(): void;
+  /** The file that it reads, below the server's root; absent for a kernel or a notebook's output. */
+  readonly path?: string;
   /** Whether `act` can do anything at all; a saved state cannot be paused. */
   readonly canAct: boolean;
 }

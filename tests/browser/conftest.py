@@ -33,6 +33,8 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
+BASE_URL = "/user/ann"
+"""As JupyterHub serves it: nothing may assume that the server is at the root."""
 NO_NEWS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 
 
@@ -74,13 +76,14 @@ def jupyterlab(tmp_path: Path) -> Iterator[JupyterLab]:
         "--allow-root",
         f"--port={port}",
         "--ServerApp.port_retries=0",
+        f"--ServerApp.base_url={BASE_URL}/",
     ]
     command += [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={root}"]
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
     with (ARTIFACTS / "jupyterlab.log").open("w") as log:
         server = subprocess.Popen(command, cwd=root, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            lab = JupyterLab(f"http://127.0.0.1:{port}", token, root)
+            lab = JupyterLab(f"http://127.0.0.1:{port}{BASE_URL}", token, root)
             wait_until_up(lab, server)
             yield lab
         finally:

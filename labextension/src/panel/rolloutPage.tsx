@@ -8,6 +8,7 @@ import type { RowTable } from '../rows';
 import { visibleLine } from '../text';
 import type { IGroupWeights, IRolloutDetail, IRolloutInfo } from '../wire';
 import { CancelRollout } from './actions';
+import { CopyCode } from './copyCode';
 import { Group } from './group';
 import { useDetail } from './hooks';
 import { Notices } from './notices';
@@ -119,6 +120,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
   const { value: weights } = useAnswer(source, 'weights', { id }, stamp, readable, answer =>
     decodeWeights(answer.result)
   );
+  const selected = source.selection.current.call;
   const page = useRef<HTMLDivElement>(null);
   const row = source.model.rows.rowOf(id);
   const live = row >= 0 && ['queuing', 'running'].includes(source.model.rows.word('state', row));
@@ -151,6 +153,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
           )}
           <h1 title={visibleLine(id)}>{trans.__('Rollout %1', shortId(id))}</h1>
           {live && source.canAct && <CancelRollout id={id} />}
+          {detail && <CopyCode ordinal={detail.calls.find(call => call.id === selected)?.ordinal ?? null} />}
           {detail && <span className="ll-task">{visibleLine(detail.rollout.prompt, 160)}</span>}
         </div>
         {detail && <Sentence rollout={detail.rollout} said={weights?.sentence ?? ''} />}
