@@ -134,7 +134,7 @@ class HarnessInfo:
     name: str
     version: str
     kind: str
-    """``function`` or ``command``."""
+    """``function``, ``command`` or ``external`` (another controller runs it)."""
     source: str = ""
 
 

@@ -27,7 +27,7 @@ class Harness:
     name: str
     version: str
     kind: str
-    """``function`` or ``command``."""
+    """``function``, ``command`` or ``external``."""
     source: str
     timeout_s: float = 300.0
     """Seconds that one run of the agent may take."""
@@ -41,6 +41,8 @@ class Harness:
     argv: tuple[str, ...] = ()
     has_task_file: bool = True
     """Whether a command finds ``task.json`` in its working directory; a coding agent would take it for its work."""
+    external: Mapping[str, Any] = field(default_factory=dict)
+    """What an external controller is told, where that runs the agent: Agent Lightning's rollout ``config``."""
 
     @property
     def info(self) -> HarnessInfo:
@@ -110,6 +112,38 @@ class Harness:
             home=_home_files(profile.home),
             argv=profile.argv_at(folder),
             has_task_file=False,
+        )
+
+    @classmethod
+    def agent_lightning(
+        cls,
+        agent_class: str = "",
+        *,
+        env_map: Mapping[str, str] | None = None,
+        job_template: str = "",
+        timeout_s: float = 3600.0,
+    ) -> Harness:
+        """An agent written for Agent Lightning v1.0, run by its controller (``lab.serve_agl()``).
+
+        ``agent_class`` (``module:Class``) and ``env_map`` (variable → path such as ``input.prompt``) are for its local
+        controller, ``job_template`` (YAML) is for that of Kubernetes. ``input`` has the task's fields, ``prompt`` and
+        ``answer``: such agents post their own rewards, so train them with the grader ``ll.tasks.posted``.
+        """
+        if not agent_class and not job_template:
+            raise HarnessError('Which agent? Give agent_class="module:Class", or job_template=… for Kubernetes.')
+        config: dict[str, Any] = {"timeout_seconds": int(_positive(timeout_s))}
+        if agent_class:
+            config["local"] = {"agent_class": agent_class, "env_map": dict(env_map or {})}
+        if job_template:
+            config["k8s"] = {"job_template": job_template}
+        told = json.dumps(config, sort_keys=True)
+        return cls(
+            name=agent_class or "agent-lightning",
+            version=digest(told.encode()),
+            kind="external",
+            source=told,
+            timeout_s=_positive(timeout_s),
+            external=config,
         )
 
     def environment(self, place: Mapping[str, str]) -> dict[str, str]:

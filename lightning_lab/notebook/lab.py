@@ -103,7 +103,6 @@ class Lab(metaclass=OneOpenLab):
         self._threads: list[threading.Thread] = []
         self._feed: RunFeed | None = None
         self._reopened: Store | None = None
-        self._agl: AglServer | None = None
         built = policy.build() if isinstance(policy, PolicySpec) else policy
         self._parts = start_parts(
             built,
@@ -185,12 +184,13 @@ class Lab(metaclass=OneOpenLab):
 
         parts = self.open_parts()
         with self._lock:
-            if self._agl is None:
+            server = parts.controller.external
+            if server is None:
                 server = AglServer(parts.gateway, parts.store, model=parts.policy.name, host=host, port=port, key=key)
                 server.start()
-                self._agl = server
-        self.show_run(self._agl.run_id)
-        return self._agl
+                parts.controller.external = server
+        self.show_run(server.run_id)
+        return server
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -329,9 +329,10 @@ class Lab(metaclass=OneOpenLab):
                 "under way. Wait for them, or close the lab with lab.close()."
             )
 
-        if self._agl is not None and self._agl.open:
+        external = self._parts.controller.external
+        if external is not None and external.open:
             raise LabBusyError(
-                f"Cannot {intention}: {self._agl.open} rollouts of {self._agl!r} have not ended. "
+                f"Cannot {intention}: {external.open} rollouts of {external!r} have not ended. "
                 "Wait for their controller, or close the lab with lab.close()."
             )
 
@@ -350,8 +351,6 @@ class Lab(metaclass=OneOpenLab):
             try:
                 self._parts.gateway.resume()
                 self._end_active_run()
-                if self._agl is not None:
-                    self._agl.close()
                 self._parts.controller.close()
                 for thread in self._threads:
                     thread.join(_THREAD_END_S)

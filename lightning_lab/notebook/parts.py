@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_lab.controller import Controller
 from lightning_lab.gateway import Gateway
+from lightning_lab.notebook.controllers import Controllers
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Sampling
 from lightning_lab.store import RunFolder, Store
@@ -23,7 +24,7 @@ class Parts:
     policy: Policy
     store: Store
     gateway: Gateway
-    controller: Controller
+    controller: Controllers
     folder: RunFolder
     _cleanup: ExitStack
 
@@ -58,9 +59,10 @@ def start_parts(
             gateway = Gateway(policy, store, sampling=sampling, port=port)
             stack.callback(gateway.close)
             gateway.start()
-            controller = Controller(store, gateway, folder.path / "work", concurrency=concurrency)
+            own = Controller(store, gateway, folder.path / "work", concurrency=concurrency)
+            controller = Controllers(own)
             stack.callback(controller.close)
-            controller.start()
+            own.start()
             unused_folder.pop_all()
     except BaseException:
         stack.close()

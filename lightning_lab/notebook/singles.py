@@ -57,6 +57,9 @@ class SingleRollouts:
         except BaseException:
             self.end()
             raise
+        if harness.external:
+            with self._lock:
+                self._put(settings={**self._run.settings, "agl_compat": True})
         future.add_done_callback(lambda _: self.end())
         return future
 

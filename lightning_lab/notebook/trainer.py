@@ -110,6 +110,7 @@ class Trainer:
             "grader": self.grader.name,
             "grader_version": self.grader.version,
             "tasks": len(self.tasks),
+            **({"agl_compat": True} if self.harness.external else {}),
         }
 
     def _run_folder(self, parts: Parts, run: Run) -> RunFolder:

@@ -71,3 +71,11 @@ def grader(
         )
 
     return make(function) if function is not None else make
+
+
+def _cannot_grade(task: Task, result: AgentResult) -> Any:
+    raise TaskError("Only agents of an external controller post their rewards. Write a grader for this harness.")
+
+
+posted = Grader(name="posted", version="posted", source="", function=_cannot_grade)
+"""The reward is what the agent posts: for agents of an external controller."""

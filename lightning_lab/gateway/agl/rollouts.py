@@ -1,46 +1,35 @@
-"""The rollouts of external controllers: made over REST, run elsewhere, recorded here like all others."""
+"""The rollouts of external controllers: made over REST or by the lab, run elsewhere, recorded like all others."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import orjson
 from ulid import ULID
 
-from lightning_lab.gateway.agl.events import REWARD, call_event, reward_value
+from lightning_lab.gateway.agl.entry import Entry, made_here, made_there, terminal_item
+from lightning_lab.gateway.agl.events import call_event
 from lightning_lab.gateway.agl.wire import (
-    FIRST_ATTEMPT,
     NEXT,
     Config,
-    Metadata,
     NewEvent,
     NewRollout,
     State,
-    Status,
     StatusPatch,
-    TerminalItem,
     TerminalPage,
     WireEvent,
     WireRollout,
 )
 from lightning_lab.gateway.auth import Access
-from lightning_lab.records import INFRASTRUCTURE_OUTCOMES, HarnessInfo, Outcome, Rollout, RolloutState, Run, Task
+from lightning_lab.records import Outcome, Rollout, RolloutState, Run, Sampling
 from lightning_lab.store import Store
 from lightning_lab.store.errors import UnknownIdError
-
-_LOST = ("not running", "shutdown", "disappeared", "spawn failed", "Invalid Job spec")
-"""What controllers say when the agent is not to blame."""
-
-
-_RECORDED = {Outcome.CANCELLED: RolloutState.CANCELLED}
-"""Where the record's state is not the one of the wire."""
 
 
 class RefusedRequestError(Exception):
@@ -57,36 +46,16 @@ class Credentials(Protocol):
 
     @property
     def url(self) -> str: ...
-    def open_rollout(self, rollout_id: str, *, attempt: int = 1) -> Access: ...
+    def open_rollout(self, rollout_id: str, *, attempt: int = 1, sampling: Sampling | None = None) -> Access: ...
     def close_rollout(self, rollout_id: str) -> None: ...
     def faults(self, rollout_id: str) -> list[str]: ...
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
-    """One rollout, as it is known on both sides."""
-
-    record: Rollout
-    wire: WireRollout
-    attempts: list[str] = field(default_factory=list)
-    """In the order in which they were first heard of; the place of an attempt is its number, from 1."""
-    access: Access | None = None
-    """Of the latest attempt."""
-    events: list[WireEvent] = field(default_factory=list)
-    """What agents posted."""
-
-    @property
-    def state(self) -> State:
-        return self.wire.status.state
-
-    @property
-    def attempt(self) -> str:
-        """The attempt that counts."""
-        return self.wire.status.last_attempt_id or FIRST_ATTEMPT
-
-
 class AglRollouts:
-    """All of them, in the order of their making. Their run is tagged ``agl_compat``. Thread-safe."""
+    """All of them, in the order of their making; those made over REST belong to one run, tagged ``agl_compat``.
+
+    Thread-safe.
+    """
 
     def __init__(self, store: Store, gateway: Credentials, *, model: str) -> None:
         self.model = model
@@ -101,7 +70,7 @@ class AglRollouts:
     @property
     def open(self) -> int:
         """How many have not ended."""
-        return sum(bool(NEXT[entry.state]) for entry in list(self._entries.values()))
+        return sum(entry.is_open for entry in list(self._entries.values()))
 
     def start(self) -> None:
         """Begin the run that holds them."""
@@ -109,13 +78,12 @@ class AglRollouts:
 
     def close(self) -> None:
         """End what is still open as cancelled. Idempotent."""
-        for entry in list(self._entries.values()):
-            if NEXT[entry.state]:
-                _update(entry, state=State.FAILED, error_message="The lab stopped serving external controllers.")
-                self._gateway.close_rollout(entry.record.id)
-                self._end(entry, Outcome.CANCELLED)
+        for rollout_id in list(self._entries):
+            self.cancel(rollout_id, "The lab stopped serving external controllers.")
         if self.run.state == "running":
             self._put_run("finished", finished_at=time.time())
+
+    # -- making and ending --------------------------------------------------------------------------------------------
 
     async def create(self, asked: Sequence[NewRollout]) -> list[WireRollout]:
         """Queue them; one whose id is known already is left as it is. Returns when they are committed."""
@@ -126,30 +94,16 @@ class AglRollouts:
             await asyncio.wrap_future(written)
         return [entry.wire for entry, _ in made]
 
-    def listed(self, states: set[State], limit: int) -> list[WireRollout]:
-        """Those in one of the states, first come first."""
-        entries = list(self._entries.values())
-        return [entry.wire for entry in entries if entry.state in states][: max(0, limit)]
-
-    def ended(self, after: int, limit: int) -> TerminalPage:
-        """Those that have ended, in that order, from place ``after`` on."""
-        after, limit = max(0, after), max(1, limit)
-        ids = self._ended[after : after + limit]
-        items = [
-            TerminalItem(
-                rollout_id=one, state=entry.state, data_id=_data_id(entry.wire.input), is_train=entry.wire.is_train
-            )
-            for one in ids
-            if (entry := self._entries.get(one)) is not None
-        ]
-        return TerminalPage(items=items, next_after=after + len(ids), total_terminal=len(self._ended))
-
-    def entry(self, rollout_id: str) -> Entry:
-        """Raises `RefusedRequestError` 404."""
-        entry = self._entries.get(rollout_id)
-        if entry is None:
-            raise RefusedRequestError(404, f"Rollout not found: {rollout_id}")
-        return entry
+    def hand_out(
+        self, rollout: Rollout, config: Config, *, sampling: Sampling | None, must_reward: bool
+    ) -> Future[Rollout]:
+        """Queue a rollout of the lab's own. The future gives the terminal record, after its commit."""
+        entry = made_here(rollout, config, sampling=sampling, must_reward=must_reward)
+        _check_storable(entry.wire.input)
+        self._store.put_rollout(rollout)
+        with self._lock:
+            self._entries[rollout.id] = entry
+        return entry.future
 
     async def patch(self, rollout_id: str, patch: StatusPatch) -> WireRollout:
         """What a controller reports. Raises `RefusedRequestError` 404, and 409 for a step that no rollout makes."""
@@ -163,28 +117,50 @@ class AglRollouts:
                     409, f"Rollout {rollout_id}: cannot transition {before} -> {changes['state']}"
                 )
             if changes:
-                _update(entry, **changes)
-        if entry.state is before:
-            return entry.wire
-        if entry.state is State.RUNNING:
-            started = replace(entry.record, state=RolloutState.RUNNING, started_at=entry.wire.status.updated_at)
-            entry.record = started
-            await asyncio.wrap_future(self._store.put_rollout(started))
-            return entry.wire
-        await asyncio.to_thread(self._gateway.close_rollout, rollout_id)  # until then a call may be under way
-        await asyncio.wrap_future(self._end(entry, self._outcome(entry)))
+                entry.update(**changes)
+        if entry.state is not before:
+            await self._moved(entry)
         return entry.wire
+
+    def cancel(self, rollout_id: str, reason: str = "cancelled") -> None:
+        """End a rollout as cancelled; one that is over or unknown is left alone."""
+        with self._lock:
+            entry = self._entries.get(rollout_id)
+            if entry is None or not entry.is_open:
+                return
+            entry.update(state=State.FAILED, error_message=reason)
+        self._gateway.close_rollout(rollout_id)
+        self._end(entry, Outcome.CANCELLED)
 
     async def remove(self, rollout_id: str) -> None:
         """Forget it here, ended as cancelled if it was not over; the store keeps what it recorded. Idempotent."""
+        await asyncio.to_thread(self.cancel, rollout_id, "deleted")
+        entry = self._entries.pop(rollout_id, None)
+        if entry is not None:
+            await asyncio.wrap_future(entry.future)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def entry(self, rollout_id: str) -> Entry:
+        """Raises `RefusedRequestError` 404."""
         entry = self._entries.get(rollout_id)
         if entry is None:
-            return
-        if NEXT[entry.state]:
-            _update(entry, state=State.FAILED, error_message="deleted")
-            await asyncio.to_thread(self._gateway.close_rollout, rollout_id)
-            await asyncio.wrap_future(self._end(entry, Outcome.CANCELLED))
-        self._entries.pop(rollout_id, None)
+            raise RefusedRequestError(404, f"Rollout not found: {rollout_id}")
+        return entry
+
+    def listed(self, states: set[State], limit: int) -> list[WireRollout]:
+        """Those in one of the states, first come first."""
+        entries = list(self._entries.values())
+        return [entry.wire for entry in entries if entry.state in states][: max(0, limit)]
+
+    def ended(self, after: int, limit: int) -> TerminalPage:
+        """Those that have ended, in that order, from place ``after`` on."""
+        after, limit = max(0, after), max(1, limit)
+        ids = self._ended[after : after + limit]
+        items = [terminal_item(self._entries[one].wire) for one in ids if one in self._entries]
+        return TerminalPage(items=items, next_after=after + len(ids), total_terminal=len(self._ended))
+
+    # -- what agents do -----------------------------------------------------------------------------------------------
 
     def access(self, rollout_id: str, attempt_id: str) -> Access:
         """The way to the model for an attempt; a new attempt ends the earlier ones.
@@ -193,11 +169,12 @@ class AglRollouts:
         """
         with self._lock:
             entry = self.entry(rollout_id)
-            if not NEXT[entry.state]:
+            if not entry.is_open:
                 raise RefusedRequestError(409, f"Rollout {rollout_id} has ended: {entry.state}")
             if attempt_id not in entry.attempts:
                 entry.attempts.append(attempt_id)
-                entry.access = self._gateway.open_rollout(rollout_id, attempt=len(entry.attempts))
+                number, sampling = len(entry.attempts), entry.sampling
+                entry.access = self._gateway.open_rollout(rollout_id, attempt=number, sampling=sampling)
             if attempt_id != entry.attempts[-1] or entry.access is None:
                 raise RefusedRequestError(409, f"Rollout {rollout_id}: attempt {attempt_id} has been replaced")
             return entry.access
@@ -205,7 +182,8 @@ class AglRollouts:
     async def post(self, rollout_id: str, attempt_id: str, event: NewEvent) -> WireEvent:
         """Record what an agent posts. A reward counts for the rollout's record until the rollout has ended."""
         entry = self.entry(rollout_id)
-        _check_storable(event.data)
+        data = {"attempt": attempt_id, "type": event.event_type, "data": event.data}
+        _check_storable(data)
         posted = WireEvent(
             event_type=event.event_type,
             rollout_id=rollout_id,
@@ -214,46 +192,30 @@ class AglRollouts:
             data=event.data,
         )
         entry.events.append(posted)
-        data = {"attempt": attempt_id, "type": event.event_type, "data": event.data}
-        await asyncio.wrap_future(self._store.put_event("agl_event", self.run.id, rollout_id, data))
+        await asyncio.wrap_future(self._store.put_event("agl_event", entry.record.run_id, rollout_id, data))
         return posted
 
     async def events(self, rollout_id: str) -> list[WireEvent]:
         """Calls and posted events of the attempt that counts, by time."""
         entry = self.entry(rollout_id)
-        posted = [event for event in entry.events if event.attempt_id == entry.attempt]
-        if entry.attempt not in entry.attempts:
-            return posted
-        number = entry.attempts.index(entry.attempt) + 1
-        calls = await asyncio.to_thread(self._store.calls, rollout_id, attempt=number)
-        where = {"model": self.model, "endpoint": f"{self._gateway.url}/v1"}
-        said = [call_event(call, entry.attempt, **where) for call in calls]
-        return sorted([*said, *posted], key=lambda event: event.timestamp)
+        found = [event for event in entry.events if event.attempt_id == entry.attempt]
+        if entry.attempt_number:
+            calls = await asyncio.to_thread(self._store.calls, rollout_id, attempt=entry.attempt_number)
+            where = {"model": self.model, "endpoint": f"{self._gateway.url}/v1"}
+            found += [call_event(call, entry.attempt, **where) for call in calls]
+        return sorted(found, key=lambda event: event.timestamp)
 
-    def _put_run(self, state: str, **changes: Any) -> None:
-        self.run = replace(self.run, state=state, **changes)
-        self._store.put_run(self.run)
+    # -- inside -------------------------------------------------------------------------------------------------------
 
     def _create(self, asked: NewRollout) -> tuple[Entry, bool]:
+        """The rollout, and whether it is new."""
         with self._lock:
             rollout_id = asked.rollout_id or f"r-{ULID()}"
             if rollout_id in self._entries:
                 return self._entries[rollout_id], False
             if self._is_taken(rollout_id):
                 raise RefusedRequestError(409, f"Rollout {rollout_id} belongs to another run of this lab")
-            now = time.time()
-            entry = Entry(
-                _record(asked, rollout_id, self.run.id, now),
-                WireRollout(
-                    rollout_id=rollout_id,
-                    input=asked.input,
-                    is_train=asked.is_train,
-                    config=asked.config or Config(),
-                    metadata=asked.metadata or Metadata(),
-                    status=Status(created_at=now, updated_at=now),
-                ),
-            )
-            self._entries[rollout_id] = entry
+            entry = self._entries[rollout_id] = made_there(asked, rollout_id, self.run.id)
             return entry, True
 
     def _is_taken(self, rollout_id: str) -> bool:
@@ -263,82 +225,34 @@ class AglRollouts:
             return False
         return True
 
-    def _outcome(self, entry: Entry) -> Outcome:
-        if entry.state is State.SUCCEEDED:
-            return Outcome.COMPLETED
-        faults = self._gateway.faults(entry.record.id)
-        message = entry.wire.status.error_message or ""
-        if faults:
-            return Outcome(faults[-1])
-        if "timed out" in message or "DeadlineExceeded" in message:
-            return Outcome.TIMEOUT
-        return Outcome.LOST if any(words in message for words in _LOST) else Outcome.AGENT_ERROR
+    async def _moved(self, entry: Entry) -> None:
+        """Record the state that a controller reported; returns when that is committed."""
+        if entry.state is State.RUNNING:
+            started_at = entry.wire.status.updated_at
+            entry.record = replace(entry.record, state=RolloutState.RUNNING, started_at=started_at)
+            await asyncio.wrap_future(self._store.put_rollout(entry.record))
+            return
+        await asyncio.to_thread(self._gateway.close_rollout, entry.record.id)  # a call may still be under way
+        self._end(entry, entry.outcome(self._gateway.faults(entry.record.id)))
+        await asyncio.wrap_future(entry.future)
 
-    def _end(self, entry: Entry, outcome: Outcome) -> Future[int]:
-        """Write the terminal record; the entry's status is terminal already."""
-        status = entry.wire.status
-        reward = None if outcome in INFRASTRUCTURE_OUTCOMES else _reward(entry)
-        entry.record = replace(
-            entry.record,
-            state=_RECORDED[outcome] if outcome in _RECORDED else RolloutState(status.state),
-            outcome=outcome,
-            attempt=entry.attempts.index(entry.attempt) + 1 if entry.attempt in entry.attempts else 1,
-            reward=reward,
-            verdict="" if reward is not None else "The agent posted no reward before it ended.",
-            error=status.error_message or "",
-            finished_at=status.updated_at,
-        )
-        self._ended.append(entry.record.id)
-        return self._store.put_rollout(entry.record)
+    def _end(self, entry: Entry, outcome: Outcome) -> None:
+        """Write the terminal record; whoever ends an entry has moved its wire state there, so this happens once."""
+        record = entry.close(outcome)
+        self._ended.append(record.id)
 
+        def committed(written: Future[int]) -> None:
+            error = written.exception()
+            if error is None:
+                entry.future.set_result(record)
+            else:
+                entry.future.set_exception(error)
 
-def _update(entry: Entry, **changes: Any) -> None:
-    """A new version of the rollout's status."""
-    status = entry.wire.status
-    changed = status.model_copy(update={**changes, "version": status.version + 1, "updated_at": time.time()})
-    entry.wire = entry.wire.model_copy(update={"status": changed})
+        self._store.put_rollout(record).add_done_callback(committed)
 
-
-def _terminal_item(wire: WireRollout) -> TerminalItem:
-    return TerminalItem(
-        rollout_id=wire.rollout_id, state=wire.status.state, data_id=_data_id(wire.input), is_train=wire.is_train
-    )
-
-
-def _record(asked: NewRollout, rollout_id: str, run_id: str, now: float) -> Rollout:
-    """The rollout as this lab records it. Equal inputs are one task, and its rollouts are one group."""
-    content = orjson.dumps(asked.input, option=orjson.OPT_SORT_KEYS)
-    task_id = _data_id(asked.input) or f"agl-{hashlib.sha256(content).hexdigest()[:16]}"
-    fields = asked.input if isinstance(asked.input, dict) else {"input": asked.input}
-    config = asked.config or Config()
-    name = (config.local and config.local.agent_class) or "external agent"
-    return Rollout(
-        id=rollout_id,
-        run_id=run_id,
-        group_id=f"g-{task_id}",
-        task=Task(id=task_id, prompt=_prompt(asked.input), source="agl_compat", fields=fields),
-        harness=HarnessInfo(name=name, version="", kind="command"),
-        mode="train" if asked.is_train else "eval",
-        state=RolloutState.QUEUING,
-        created_at=now,
-    )
-
-
-def _prompt(given: Any) -> str:
-    """What people read as the task; inputs have no fixed shape."""
-    if isinstance(given, dict):
-        given = next((given[name] for name in ("prompt", "question", "problem", "task") if name in given), given)
-    return given if isinstance(given, str) else orjson.dumps(given).decode()
-
-
-def _data_id(given: Any) -> str:
-    return str(given.get("data_id") or given.get("instance_id") or "") if isinstance(given, dict) else ""
-
-
-def _reward(entry: Entry) -> float | None:
-    """The last reward that the agent posted in the attempt that counts."""
-    posted = [event for event in entry.events if event.event_type == REWARD and event.attempt_id == entry.attempt]
-    return reward_value(posted[-1].data) if posted else None
+    def _put_run(self, state: str, **changes: Any) -> None:
+        self.run = replace(self.run, state=state, **changes)
+        self._store.put_run(self.run)
 
 
 def _check_storable(value: Any) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import secrets
 import socket
 import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
 
 import uvicorn
 
@@ -15,8 +17,10 @@ from lightning_lab.gateway.agl.app import create_agl_app
 from lightning_lab.gateway.agl.forwarding import Forwarding
 from lightning_lab.gateway.agl.pausing import Pausing
 from lightning_lab.gateway.agl.rollouts import AglRollouts
+from lightning_lab.gateway.agl.wire import Config
 from lightning_lab.gateway.errors import GatewayError
 from lightning_lab.gateway.server import Gateway
+from lightning_lab.records import Rollout, Sampling
 from lightning_lab.store import Store
 
 _START_S = 10.0
@@ -55,7 +59,7 @@ class AglServer:
         """Listen. Raises `GatewayError` when there is no port."""
         listener = self._listen()
         self._rollouts.start()
-        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        ready: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._serve, args=(listener, ready), name="lightning-lab-agl", daemon=True
         )
@@ -69,6 +73,20 @@ class AglServer:
             return
         self._server.should_exit = True
         self._thread.join(_CLOSE_S)
+
+    def hand_out(
+        self, rollout: Rollout, config: Mapping[str, Any], *, sampling: Sampling | None, must_reward: bool
+    ) -> Future[Rollout]:
+        """Queue a rollout of the lab's own for the external controller; ``config`` is what that is told.
+
+        ``must_reward``: an agent that posts no reward is a `grader_error`. The future gives the terminal record.
+        """
+        told = Config.model_validate(config)
+        return self._rollouts.hand_out(rollout, told, sampling=sampling, must_reward=must_reward)
+
+    def cancel(self, rollout_id: str) -> None:
+        """End a rollout as cancelled; one that is over or unknown is left alone."""
+        self._rollouts.cancel(rollout_id)
 
     @property
     def url(self) -> str:
@@ -111,7 +129,7 @@ class AglServer:
         self._port = listener.getsockname()[1]
         return listener
 
-    def _serve(self, listener: socket.socket, ready: concurrent.futures.Future[None]) -> None:
+    def _serve(self, listener: socket.socket, ready: Future[None]) -> None:
         try:
             with listener:
                 asyncio.run(self._run(listener, ready))
@@ -120,7 +138,7 @@ class AglServer:
             if not ready.done():
                 ready.set_exception(GatewayError(f"Agent Lightning's routes could not start: {error}"))
 
-    async def _run(self, listener: socket.socket, ready: concurrent.futures.Future[None]) -> None:
+    async def _run(self, listener: socket.socket, ready: Future[None]) -> None:
         config = uvicorn.Config(
             self._app,
             log_config=None,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from notebook_standin import says_yes, tasks
 
 import lightning_lab as ll
-from lightning_lab.notebook import Lab, LabBusyError
+from lightning_lab.gateway.agl import AglServer
+from lightning_lab.harnesses import HarnessError
+from lightning_lab.notebook import GraderError, Lab, LabBusyError, RolloutError, Trainer
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.records import RolloutState
 
@@ -36,7 +42,7 @@ def test_external_controllers_are_served_on_demand(open_lab: OpenLab) -> None:
     client = httpx.Client(base_url=served.url, headers={"authorization": "Bearer k"})
     [made] = client.post("/api/rollouts", json=[{"input": {"prompt": "2+2"}}]).json()
     assert lab.store.run(served.run_id).settings["agl_compat"] is True
-    assert list(lab.rollouts().index) == [made["rollout_id"]] or made["rollout_id"] in str(lab.rollouts())
+    assert [one.id for one in lab.store.rollouts(served.run_id)] == [made["rollout_id"]]
     assert lab.status.run == served.run_id
     with pytest.raises(LabBusyError, match="1 rollouts of AglServer"):
         open_lab(concurrency=1)
@@ -47,3 +53,91 @@ def test_external_controllers_are_served_on_demand(open_lab: OpenLab) -> None:
     assert lab.store.rollout(made["rollout_id"]).state is RolloutState.CANCELLED
     with pytest.raises(httpx.ConnectError):
         client.get("/healthz")
+
+
+class ExternalController(threading.Thread):
+    """Takes rollouts from the queue and plays their agents: one call, then the reward."""
+
+    def __init__(self, served: AglServer, reward: float | None = 1.0) -> None:
+        super().__init__(daemon=True)
+        self.inputs: list[dict[str, Any]] = []
+        self._client = httpx.Client(base_url=served.url, headers={"authorization": f"Bearer {served.key}"}, timeout=60)
+        self._reward = reward
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(0.02):
+            for one in self._client.get("/api/rollouts", params={"state_in": "queuing"}).json():
+                self.play(one)
+
+    def play(self, rollout: dict[str, Any]) -> None:
+        self.inputs.append(rollout["input"])
+        own = f"/api/rollouts/{rollout['rollout_id']}"
+        self._client.patch(own, json={"status": {"state": "running", "last_attempt_id": "0"}})
+        body = {"model": "any", "messages": [{"role": "user", "content": rollout["input"]["prompt"]}]}
+        proxy = f"/proxy/rollout/{rollout['rollout_id']}/attempt/0/mode/train/openai/v1"
+        self._client.post(f"{proxy}/chat/completions", json=body).raise_for_status()
+        if self._reward is not None:
+            reward = self._reward * (len(self.inputs) % 2)
+            self._client.post(f"{own}/attempt/0/events", json={"event_type": "reward", "data": {"value": reward}})
+        self._client.patch(own, json={"status": {"state": "succeeded"}})
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+AGENT = ll.Harness.agent_lightning("agents:Solver", env_map={"Q": "input.prompt"}, timeout_s=60)
+
+
+async def test_agents_of_an_external_controller_run_and_train(open_lab: OpenLab) -> None:
+    lab = open_lab()
+    with pytest.raises(HarnessError, match="serve_agl"):
+        await lab.run(AGENT, "2+2")
+    served = lab.serve_agl()
+    with pytest.raises(HarnessError, match="posted"):
+        await lab.run(AGENT, "2+2", grader=says_yes)
+    controller = ExternalController(served)
+    controller.start()
+    try:
+        rollout = await lab.run(AGENT, tasks()[0], grader=ll.tasks.posted)
+        assert rollout.reward == 1.0
+        assert controller.inputs[0]["answer"] == tasks()[0].answer
+        run = Trainer(lab, AGENT, tasks(), ll.tasks.posted, n=2, groups=2).fit(steps=1)
+        await run
+    finally:
+        controller.stop()
+    assert lab.store.run(run.id).settings["agl_compat"] is True
+    [step] = lab.store.steps(run.id)
+    trained = [lab.store.rollout(one) for one in step.rollout_ids]
+    assert len(trained) == 4
+    assert sorted(one.reward for one in trained) == [0.0, 0.0, 1.0, 1.0]
+    assert {one.harness.kind for one in trained} == {"external"}
+    assert all(lab.store.samples(one.id) for one in trained)
+
+
+async def test_an_agent_that_posts_no_reward_is_a_grader_error(open_lab: OpenLab) -> None:
+    lab = open_lab()
+    controller = ExternalController(lab.serve_agl(), reward=None)
+    controller.start()
+    try:
+        with pytest.raises(GraderError, match="posted no reward"):
+            await lab.run(AGENT, "2+2", grader=ll.tasks.posted)
+    finally:
+        controller.stop()
+
+
+async def test_what_no_controller_takes_can_be_cancelled(open_lab: OpenLab) -> None:
+    lab = open_lab()
+    lab.serve_agl()
+    waiting = asyncio.ensure_future(lab.run(AGENT, "2+2"))
+    while not (queued := lab.store.rollouts(state="queuing")):  # noqa: ASYNC110 - another thread's store
+        await asyncio.sleep(0.01)
+    lab.cancel_rollout(queued[0].id)
+    with pytest.raises(RolloutError, match="cancelled"):
+        await waiting
+
+
+def test_an_agent_must_be_named() -> None:
+    with pytest.raises(HarnessError, match="Which agent"):
+        ll.Harness.agent_lightning()

@@ -1,0 +1,54 @@
+"""Which controller runs a rollout: the lab's own, or an external one."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lightning_lab.controller import Controller
+from lightning_lab.harnesses import Harness, HarnessError
+from lightning_lab.records import Rollout, Sampling
+from lightning_lab.tasks import Grader, posted
+
+if TYPE_CHECKING:
+    from lightning_lab.gateway.agl import AglServer
+
+
+class Controllers:
+    """Takes every rollout to the controller that can run its harness. Thread-safe."""
+
+    def __init__(self, own: Controller) -> None:
+        self._own = own
+        self.external: AglServer | None = None
+
+    def submit(
+        self, rollout: Rollout, harness: Harness, grader: Grader | None, *, sampling: Sampling | None = None
+    ) -> Future[Rollout]:
+        """Queue a rollout; the future gives the terminal record, after its commit.
+
+        Raises what `Controller.submit` raises, and `HarnessError` when nobody here can run the harness.
+        """
+        if not harness.external:
+            return self._own.submit(rollout, harness, grader, sampling=sampling)
+        if self.external is None:
+            raise HarnessError(f"{harness.name} is run by Agent Lightning's controller. Call lab.serve_agl() first.")
+        if grader is not None and grader is not posted:
+            raise HarnessError(
+                f"{harness.name} leaves nothing behind to grade: its agents post their own rewards. "
+                "Use the grader ll.tasks.posted."
+            )
+        rollout = replace(rollout, harness=harness.info)
+        return self.external.hand_out(rollout, harness.external, sampling=sampling, must_reward=grader is not None)
+
+    def cancel(self, rollout_id: str) -> None:
+        """End one rollout as cancelled, wherever it is; one that is over is left alone."""
+        self._own.cancel(rollout_id)
+        if self.external is not None:
+            self.external.cancel(rollout_id)
+
+    def close(self) -> None:
+        """End all rollouts, and stop serving the external controller. Idempotent."""
+        if self.external is not None:
+            self.external.close()
+        self._own.close()
