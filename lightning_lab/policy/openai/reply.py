@@ -7,11 +7,12 @@ stand in front, and nothing of the reply trains (contract 2).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.openai.endpoint import Endpoint
@@ -20,6 +21,9 @@ from lightning_lab.records import Floats, Ids, Message
 
 _UNKNOWN_LOGPROB = -9999.0
 """OpenAI's number for a token whose log-prob it does not know."""
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+_LARGEST_ID = 2**31 - 1
+_NUMBERS = {float, int, type(None)}
 _LENGTH = "length"
 _BROKEN = ("abort", "error")
 _REASONING = ("reasoning_content", "reasoning")
@@ -37,9 +41,10 @@ class EndpointReply:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._tool_calls: dict[int, dict[str, str]] = {}
-        self._prompt: list[int] | None = None
-        self._ids: list[int] = []
-        self._logprobs: list[float] = []
+        self._prompt: Ids | None = None
+        self._ids: list[Ids] = []
+        """In parts, one for each event."""
+        self._logprobs: list[Floats] = []
         self._texts: list[str] = []
         self._shifted: int | None = None
         """Where log-probs stopped to belong to ids for sure."""
@@ -71,27 +76,28 @@ class EndpointReply:
     @property
     def prompt_ids(self) -> Ids:
         if self._prompt is not None:
-            return np.asarray(self._prompt, np.int32)
+            return self._prompt
         return np.full(self._counted("prompt_tokens") or 0, -1, np.int32)
 
     @property
     def ids(self) -> Ids:
-        return np.asarray([-1] * self._lost + self._ids, np.int32)
+        told, lost = self._told_ids, self._lost
+        return np.concatenate([np.full(lost, -1, np.int32), told]) if lost else told
 
     @property
     def logprobs(self) -> Floats:
-        told = self._logprobs
-        if self._shifted is not None and len(told) == len(self._ids):
+        told, lost = self._told_logprobs, self._lost
+        if self._shifted is not None and len(told) == len(self._told_ids):
             told = told[: self._shifted]  # as many as ids, yet not one for each
-        return np.asarray([np.nan] * self._lost + told, np.float32)
+        return np.concatenate([np.full(lost, np.nan, np.float32), told]) if lost else told
 
     @property
     def versions(self) -> Ids:
-        return np.full(self._lost + len(self._ids), self._version, np.int32)
+        return np.full(self._lost + len(self._told_ids), self._version, np.int32)
 
     @property
     def tokens(self) -> Sequence[tuple[str, float]]:
-        return list(zip(self._texts, self._logprobs, strict=False)) if self._texts else []
+        return list(zip(self._texts, self._told_logprobs.tolist(), strict=False)) if self._texts else []
 
     @property
     def finish_reason(self) -> str | None:
@@ -106,19 +112,27 @@ class EndpointReply:
     @property
     def missing(self) -> Sequence[str]:
         told = {
-            "prompt_ids": self._prompt is not None and -1 not in self._prompt,
-            "sampled_ids": not self._lost and -1 not in self._ids,
+            "prompt_ids": self._prompt is not None and bool((self._prompt >= 0).all()),
+            "sampled_ids": not self._lost and bool((self._told_ids >= 0).all()),
             "logprobs": len(self.logprobs) == len(self.ids) and not np.isnan(self.logprobs).any(),
         }
         return [name for name, whole in told.items() if not whole]
 
     @property
+    def _told_ids(self) -> Ids:
+        return _joined(self._ids, np.int32)
+
+    @property
+    def _told_logprobs(self) -> Floats:
+        return _joined(self._logprobs, np.float32)
+
+    @property
     def _lost(self) -> int:
         """How many ids are known to be missing, at places that are not known."""
-        sampled = self._counted("completion_tokens")
+        told, sampled = len(self._told_ids), self._counted("completion_tokens")
         if sampled is None:
-            sampled = max(len(self._logprobs), len(self._ids) + self._untold)
-        return max(0, sampled - len(self._ids))
+            sampled = max(len(self._told_logprobs), told + self._untold)
+        return max(0, sampled - told)
 
     def _counted(self, name: str) -> int | None:
         count = self._usage.get(name)
@@ -163,36 +177,58 @@ class EndpointReply:
         ids = _ids(choice.get("token_ids") or [])
         told = _told(choice.get("logprobs") or {})
         if told is None:
-            logprobs = [np.nan] * len(ids)
+            logprobs = np.full(len(ids), np.nan, np.float32)
         else:
-            logprobs = [_number(logprob) for _, logprob in told]
-            self._texts += [_text(text) for text, _ in told]
+            texts, numbers = told
+            logprobs = _numbers(numbers)
+            self._texts += texts
         if len(logprobs) != len(ids) and self._shifted is None:
-            self._shifted = len(self._logprobs)
-        self._ids += ids
-        self._logprobs += logprobs
-        self._untold = self._untold or (said and not ids)
+            self._shifted = len(self._told_logprobs)
+        self._ids.append(ids)
+        self._logprobs.append(logprobs)
+        self._untold = self._untold or (said and not len(ids))
 
 
-def _told(logprobs: Mapping[str, Any]) -> list[tuple[str, Any]] | None:
+def _told(logprobs: Mapping[str, Any]) -> tuple[list[str], list[Any]] | None:
     """Texts and log-probs in the shape of Chat Completions or of Completions; None where there are none."""
     content = logprobs.get("content")
     if content is not None:
-        return [(one.get("token") or "", one.get("logprob")) for one in content]
+        return _texts([one.get("token") for one in content]), [one.get("logprob") for one in content]
     values = logprobs.get("token_logprobs")
-    return None if values is None else list(zip(logprobs.get("tokens") or [""] * len(values), values, strict=False))
+    return None if values is None else (_texts(logprobs.get("tokens") or [""] * len(values)), list(values))
 
 
-def _number(logprob: Any) -> float:
-    return float(logprob) if isinstance(logprob, int | float) and logprob > _UNKNOWN_LOGPROB else float("nan")
+def _texts(said: list[Any]) -> list[str]:
+    return said if set(map(type, said)) <= {str} else [_text(one or "") for one in said]
 
 
-def _ids(told: Iterable[Any]) -> list[int]:
-    """An id that is null is missing. Raises `PolicyError` for what is no id."""
-    ids = [-1 if one is None else one for one in told]
-    if any(type(one) is not int or not -1 <= one < 2**31 for one in ids):
+def _numbers(told: list[Any]) -> Floats:
+    """Log-probs, shape [n]; NaN for what is none."""
+    if not set(map(type, told)) <= _NUMBERS:
+        told = [one if type(one) in _NUMBERS else None for one in told]
+    numbers = np.array(told, np.float32)
+    numbers[numbers <= _UNKNOWN_LOGPROB] = np.nan
+    return numbers
+
+
+def _ids(told: Sequence[Any]) -> Ids:
+    """Shape [n]; an id that is null is missing. Raises `PolicyError` for what is no id."""
+    if not told:
+        return np.empty(0, np.int32)
+    try:
+        ids = np.array([-1 if one is None else one for one in told] if None in told else told)
+    except ValueError:  # lists of unequal lengths
+        ids = np.empty(0)
+    if ids.ndim != 1 or ids.dtype != np.int64 or ((ids < -1) | (ids > _LARGEST_ID)).any():
         raise PolicyError("The endpoint told token ids that are none.")
-    return ids
+    return ids.astype(np.int32)
+
+
+def _joined(parts: list[npt.NDArray[_Scalar]], kind: type[_Scalar]) -> npt.NDArray[_Scalar]:
+    """All parts as one, which takes their place."""
+    if len(parts) != 1:
+        parts[:] = [np.concatenate(parts) if parts else np.empty(0, kind)]
+    return parts[0]
 
 
 def _text(said: Any) -> str:
