@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightning_lab.notebook.data import breaks_frame, rollouts_frame
 from lightning_lab.notebook.errors import LabBusyError, LabClosedError
@@ -76,7 +76,8 @@ class Lab(metaclass=OneOpenLab):
 
     ``policy``: what ``ll.Policy`` gives, or any object with the policy protocol. ``runs``: the folder of run folders.
     ``sampling``: what the model samples with, whatever agents ask for. ``concurrency``: agents at a time (default:
-    four per core).
+    four per core). ``gateway="process"``: gateway and store's writer in a process of their own, so that a kernel that
+    computes does not slow them.
 
     Equal arguments give the open lab again; others replace it when it is idle. Raises `LabBusyError` when it is not,
     `MissingExtraError`, `policy.base.PolicyError`, `gateway.GatewayError` or `store.StoreError`; a start that fails
@@ -92,6 +93,7 @@ class Lab(metaclass=OneOpenLab):
         runs: str | Path = "runs",
         sampling: Sampling | None = None,
         concurrency: int | None = None,
+        gateway: Literal["thread", "process"] = "thread",
     ) -> None:
         self.closed = False
         self.selection = Selection()
@@ -110,6 +112,8 @@ class Lab(metaclass=OneOpenLab):
             sampling=sampling or Sampling(),
             concurrency=concurrency,
             settings={"sampling": sampling, "concurrency": concurrency},
+            outside=gateway == "process",
+            build=policy.build if isinstance(policy, PolicySpec) and not built.can_learn else None,
         )
         self.id = self._parts.folder.run_id
         self._singles = SingleRollouts(self._parts, {"policy": built.name})

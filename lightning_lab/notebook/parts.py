@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_lab.controller import Controller
 from lightning_lab.gateway import Gateway
+from lightning_lab.gateway.process import GatewayProcess
 from lightning_lab.notebook.controllers import Controllers
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Sampling
@@ -23,7 +24,7 @@ class Parts:
 
     policy: Policy
     store: Store
-    gateway: Gateway
+    gateway: Gateway | GatewayProcess
     controller: Controllers
     folder: RunFolder
     _cleanup: ExitStack
@@ -40,10 +41,13 @@ def start_parts(
     concurrency: int | None,
     settings: Mapping[str, Any],
     port: int = 0,
+    outside: bool = False,
+    build: Callable[[], Policy] | None = None,
 ) -> Parts:
     """Start everything, in the order in which it is needed. What fails closes what had started, then raises.
 
     The policy comes first: it is what most often cannot start, and it leaves no run folder behind then.
+    ``outside``: gateway and store's writer in a process of their own, where ``build`` makes the policy if it is given.
     """
     stack = ExitStack()
     try:
@@ -54,9 +58,15 @@ def start_parts(
         )
         with ExitStack() as unused_folder:
             unused_folder.callback(shutil.rmtree, folder.path, ignore_errors=True)
-            store = Store(folder.store_path)
+            gateway: Gateway | GatewayProcess
+            if outside:
+                gateway = GatewayProcess(policy, folder.store_path, build=build, sampling=sampling, port=port)
+                stack.callback(gateway.end)
+                store = Store(folder.store_path, writer=gateway.writer)
+            else:
+                store = Store(folder.store_path)
+                gateway = Gateway(policy, store, sampling=sampling, port=port)
             stack.callback(store.close)
-            gateway = Gateway(policy, store, sampling=sampling, port=port)
             stack.callback(gateway.close)
             gateway.start()
             own = Controller(store, gateway, folder.path / "work", concurrency=concurrency)

@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from lightning_lab.records import Break, Call, Event, Floats, Rollout, Run, Sample, Step
-from lightning_lab.store import encoding as enc
 from lightning_lab.store.errors import ReadOnlyError, StoreError
 from lightning_lab.store.reader import Reader, one
 from lightning_lab.store.schema import Durability
-from lightning_lab.store.transaction import CallPut, Put
-from lightning_lab.store.writer import Writer
+from lightning_lab.store.transaction import Put
+from lightning_lab.store.writer import Writer, Writing
 
 
 class Store:
@@ -34,11 +33,21 @@ class Store:
     >>> store.calls(call.rollout_id)[-1]   # rebuilt exactly
     """
 
-    def __init__(self, path: Path | str, *, durability: Durability = "normal", read_only: bool = False) -> None:
-        """Opens or creates. Raises `StoreBusyError`, `NotARunError`, `SchemaVersionError`, or `StoreError`."""
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        durability: Durability = "normal",
+        read_only: bool = False,
+        writer: Writing | None = None,
+    ) -> None:
+        """Opens or creates. ``writer``: who writes, where another process has this store open for writing.
+
+        Raises `StoreBusyError`, `NotARunError`, `SchemaVersionError`, or `StoreError`.
+        """
         self.path = Path(path).absolute()
         self.read_only = read_only
-        self._writer = None if read_only else Writer(self.path, durability)
+        self._writer = writer if read_only or writer else Writer(self.path, durability)
         try:
             self._reader = Reader(self.path)
         except BaseException:
@@ -52,55 +61,46 @@ class Store:
 
     def put_run(self, run: Run) -> Future[int]:
         """Insert or update a run. Event kind ``run``."""
-        at = time.time()
-        return self._put(lambda transaction: transaction.run(at, run))
+        return self._put("run", run)
 
     def put_rollout(self, rollout: Rollout) -> Future[int]:
         """Insert or update a whole rollout. Event kind ``rollout`` with its state, reward and 0-based ``row``.
 
         Once its state is terminal only ``step``, ``advantage`` and ``weight`` may change (`TerminalStateError`).
         """
-        at = time.time()
-        return self._put(lambda transaction: transaction.rollout(at, rollout))
+        return self._put("rollout", rollout)
 
     def put_call(self, call: Call) -> Future[int]:
         """Insert a call, once. Event kind ``call``. Only what no earlier call of the attempt holds takes space."""
-        return self._put(CallPut(time.time(), call))
+        return self._put("call", call)
 
     def mark_delivered(self, call_id: str) -> Future[int]:
         """The client has the last byte. Event kind ``delivered``. Raises `UnknownIdError` in the future."""
-        at = time.time()
-        return self._put(lambda transaction: transaction.delivered(at, call_id))
+        return self._put("delivered", call_id)
 
     def put_samples(self, run_id: str, step: int, samples: Sequence[Sample], breaks: Sequence[Break]) -> Future[int]:
         """Store the samples of whole rollouts, replacing earlier ones of the same rollouts. Event kind ``samples``."""
-        at, samples, breaks = time.time(), tuple(samples), tuple(breaks)
-        return self._put(lambda transaction: transaction.samples(at, run_id, int(step), samples, breaks))
+        return self._put("samples", run_id, int(step), tuple(samples), tuple(breaks))
 
     def put_token_stats(
         self, run_id: str, step: int, rollout_id: str, sample_index: int, stats: Mapping[str, Floats]
     ) -> Future[int]:
         """Per-token numbers of one sample, each shape [len(sample.ids)]. Event kind ``token_stats``."""
-        at, stats = time.time(), dict(stats)
-        return self._put(
-            lambda transaction: transaction.token_stats(at, run_id, int(step), rollout_id, int(sample_index), stats)
-        )
+        return self._put("token_stats", run_id, int(step), rollout_id, int(sample_index), dict(stats))
 
     def put_step(self, step: Step) -> Future[int]:
         """Insert or replace an optimiser step. Event kind ``step``."""
-        at = time.time()
-        return self._put(lambda transaction: transaction.step(at, step))
+        return self._put("step", step)
 
     def put_event(
         self, kind: str, run_id: str, subject: str = "", data: Mapping[str, Any] | None = None
     ) -> Future[int]:
         """Append one line to the log. ``data``: JSON values; NaN and infinities become null."""
-        at, copy = time.time(), dict(data or {})
-        return self._put(lambda transaction: transaction.event(at, kind, run_id, subject, enc.plain(copy)))
+        return self._put("any_event", kind, run_id, subject, dict(data or {}))
 
-    def _put(self, put: Put) -> Future[int]:
+    def _put(self, method: str, *arguments: Any) -> Future[int]:
         if self._writer is not None:
-            return self._writer.submit(put)
+            return self._writer.submit(Put(method, (time.time(), *arguments)))
         refused: Future[int] = Future()
         refused.set_exception(ReadOnlyError(f"The store {self.path} was opened for reading; nothing can be written."))
         return refused
@@ -220,7 +220,7 @@ class Store:
         return self._reader.vocabulary()
 
 
-def _close(writer: Writer | None, reader: Reader) -> None:
+def _close(writer: Writing | None, reader: Reader) -> None:
     if writer is None:
         reader.close()
     elif writer.in_writer_thread():  # also when the last reference to a store is dropped there

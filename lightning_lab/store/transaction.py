@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,21 +33,14 @@ _INFRASTRUCTURE = frozenset(outcome.value for outcome in INFRASTRUCTURE_OUTCOMES
 _TERMINAL = frozenset(state.value for state in TERMINAL_STATES)
 
 
-Put = Callable[["Transaction"], int]
-"""Writes one record; returns the seq of its event."""
-
-
 @dataclass(slots=True, eq=False)
-class CallPut:
-    """A call on its way into the store."""
+class Put:
+    """A record on its way into the store: a method of `Transaction` and what it is called with."""
 
-    at: float
-    call: Call
+    method: str
+    arguments: tuple[Any, ...]
     contents: Sequence[int] = ()
-    """Ids of its messages and, last, its reply: looked up for the whole group."""
-
-    def __call__(self, transaction: Transaction) -> int:
-        return transaction.call(self.at, self.call, self.contents)
+    """Of a call: the ids of its messages and, last, its reply, looked up for the whole group."""
 
 
 class Transaction:
@@ -95,8 +88,8 @@ class Transaction:
         self._calls.begin()
         self._connection.execute("SAVEPOINT puts")
         try:
-            self._look_up([put for put in puts if isinstance(put, CallPut)])
-            seqs = [put(self) for put in puts]
+            self._look_up([put for put in puts if put.method == "call"])
+            seqs = [self._run(put) for put in puts]
             self._group.write()
         except BaseException:
             self._forget(numbers)
@@ -109,10 +102,17 @@ class Transaction:
         self._group = Group(self._connection, self._group.numbers)
         return seqs
 
-    def _look_up(self, puts: Sequence[CallPut]) -> None:
-        conversations = [(*put.call.messages, put.call.reply) for put in puts]
+    def _look_up(self, puts: Sequence[Put]) -> None:
+        conversations = [(*call.messages, call.reply) for _, call in (put.arguments for put in puts)]
         for put, refs in zip(puts, self._contents.messages(self._group, conversations), strict=True):
             put.contents = refs
+
+    def _run(self, put: Put) -> int:
+        if put.method == "call":
+            at, call = put.arguments
+            return self.call(at, call, put.contents)
+        seq: int = getattr(self, put.method)(*put.arguments)
+        return seq
 
     def _forget(self, numbers: Numbers) -> None:
         """What was put did not last: memory of it is dropped, and read from the file when it is needed again."""
@@ -126,6 +126,10 @@ class Transaction:
         event = Event(seq=self._group.numbers.event, at=at, kind=kind, run_id=run_id, subject=subject, data=data)
         self._group.event(event)
         return event.seq
+
+    def any_event(self, at: float, kind: str, run_id: str, subject: str, data: Mapping[str, Any]) -> int:
+        """The same, from outside: ``data`` may hold whatever `encoding.dump_json` accepts."""
+        return self.event(at, kind, run_id, subject, enc.plain(data))
 
     def run(self, at: float, run: Run) -> int:
         self._execute(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from lightning_lab.records import Event
 from lightning_lab.store.errors import DiskError, StoreClosedError, StoreError
@@ -34,6 +35,28 @@ class _Item:
 
     put: Put | None
     future: Future[int] = field(default_factory=Future)
+
+
+class Writing(Protocol):
+    """Whoever takes the puts of a `Store`: the thread below, or a process that has one."""
+
+    def submit(self, put: Put | None) -> Future[int]:
+        """Queue one put, or a barrier. Never blocks on the disk; every refusal is in the future."""
+        ...
+
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]: ...
+
+    def in_writer_thread(self) -> bool:
+        """Whether subscribers are called in this thread."""
+        ...
+
+    def stop(self) -> None:
+        """Commit what was submitted; refuse what comes. Idempotent."""
+        ...
+
+    def release(self) -> None:
+        """After `stop`: close the file."""
+        ...
 
 
 class Writer:

@@ -19,6 +19,7 @@ from lightning_lab.gateway.agl.pausing import Pausing
 from lightning_lab.gateway.agl.rollouts import AglRollouts
 from lightning_lab.gateway.agl.wire import Config
 from lightning_lab.gateway.errors import GatewayError
+from lightning_lab.gateway.process import GatewayProcess
 from lightning_lab.gateway.server import Gateway
 from lightning_lab.records import Rollout, Sampling
 from lightning_lab.store import Store
@@ -38,7 +39,7 @@ class AglServer:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: Gateway | GatewayProcess,
         store: Store,
         *,
         model: str,

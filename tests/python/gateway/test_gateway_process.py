@@ -1,0 +1,170 @@
+"""The gateway in a process of its own: the same calls, the same store, and nothing left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import gateway_lab
+import pytest
+from gateway_lab import Lab, Say, echo, tool_call
+
+from lightning_lab.gateway import GatewayError
+from lightning_lab.gateway.process import GatewayProcess
+from lightning_lab.policy.base import ContextOverflowError
+from lightning_lab.records import Event
+from lightning_lab.store import Store, StoreError
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def make_outside(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+    """Labs whose gateway is another process, and whose policy is here."""
+    opened: list[Lab] = []
+    threads = set(threading.enumerate())
+
+    def make(script: gateway_lab.Script = echo, **options: object) -> Lab:
+        policy = gateway_lab.make_policy(script)
+        gateway = GatewayProcess(policy, tmp_path / f"store{len(opened)}.sqlite", **options)
+        store = Store(tmp_path / f"store{len(opened)}.sqlite", writer=gateway.writer)
+        gateway.start()
+        opened.append(Lab(gateway, policy, store, gateway.open_rollout("r-1")))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield make
+    for lab in opened:
+        lab.policy.release()
+        lab.gateway.close()
+        lab.store.close()
+        assert not listens(lab.access.url) and lab.gateway._process.poll() is not None  # type: ignore[attr-defined]
+    assert not [thread.name for thread in set(threading.enumerate()) - threads if "asyncio" not in thread.name]
+
+
+async def test_calls_are_answered_stored_and_told(make_outside: Callable[..., Lab]) -> None:
+    lab = make_outside()
+    told: list[Event] = []
+    lab.store.subscribe(told.extend)
+    assert (await lab.chat("hello")).json()["choices"][0]["message"]["content"] == "hello"
+    async with lab.client() as client:
+        answer = await client.post("/responses", json={"model": "m", "input": "hi", "stream": True})
+    assert "event: response.completed" in answer.text
+    calls = lab.calls()
+    assert [(call.protocol, call.reply.content, call.delivered) for call in calls] == [
+        ("chat", "hello", True),
+        ("responses", "hi", True),
+    ]
+    assert lab.policy.decode(calls[0].sampled_ids) == "hello<end>" and calls[0].logprobs.tolist() == [-0.5] * 6
+    assert [event.kind for event in told] == ["call", "delivered"] * 2
+    assert told == lab.store.events()
+
+
+async def test_a_conversation_is_stitched_across_the_border(make_outside: Callable[..., Lab]) -> None:
+    lab = make_outside(lambda prompt: Say(tool_call("run", {"a": 1})) if "<end>" not in prompt[-40:] else "done")
+    first = (await lab.chat("go")).json()["choices"][0]["message"]
+    messages = [{"role": "user", "content": "go"}, first, {"role": "tool", "content": "1", "tool_call_id": "x"}]
+    await lab.chat(messages=messages)
+    one, two = lab.calls()
+    assert two.parent_id == one.id
+    said = [*one.prompt_ids, *one.sampled_ids]
+    assert two.prompt_ids[: len(said)].tolist() == said
+
+
+async def test_faults_cross_the_border_as_they_are(make_outside: Callable[..., Lab]) -> None:
+    lab = make_outside(lambda prompt: Say("x", error=ContextOverflowError("too long"), pieces=0))
+    refused = await lab.chat()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert lab.gateway.faults("r-1") == ["context_overflow"]
+    unsaid = await lab.chat("UNRENDERABLE")
+    assert (unsaid.status_code, unsaid.json()["error"]["code"]) == (400, "render_error")
+    assert isinstance(lab.store.mark_delivered("c-none").exception(), StoreError)
+
+
+async def test_pause_holds_and_a_disconnect_cancels(make_outside: Callable[..., Lab]) -> None:
+    lab = make_outside(lambda prompt: Say("word", hold="stay" in prompt))
+    await asyncio.to_thread(lab.gateway.pause, deadline_s=5)
+    held = asyncio.create_task(lab.chat("held"))
+    await lab.until(lambda: lab.gateway.admission.held == 1)
+    assert lab.gateway.admission.paused and not held.done()
+    lab.gateway.resume()
+    assert (await held).status_code == 200
+    stays = asyncio.create_task(lab.chat("stay"))
+    await lab.until(lambda: lab.policy.running == 1)
+    stays.cancel()
+    await lab.until(lambda: lab.policy.cancelled == 1)
+    await asyncio.to_thread(lab.gateway.close_rollout, "r-1")
+    assert (await lab.chat()).status_code == 409
+    assert [call.delivered for call in lab.calls()] == [True, False]
+
+
+async def test_an_interrupt_does_not_reach_it_and_its_death_is_named(make_outside: Callable[..., Lab]) -> None:
+    lab = make_outside()
+    process = lab.gateway._process  # type: ignore[attr-defined]
+    assert os.getsid(process.pid) == process.pid
+    os.kill(process.pid, signal.SIGINT)
+    assert (await lab.chat("still")).status_code == 200
+    process.kill()
+    process.wait()
+    with pytest.raises(GatewayError, match="ended"):
+        lab.gateway.open_rollout("r-2")
+    assert isinstance(lab.store.put_event("log", "run").exception(10), StoreError)
+    assert lab.store.calls("r-1")[0].reply.content == "still"
+    lab.gateway.resume()
+    assert not lab.gateway.admission.paused
+
+
+def test_it_dies_with_its_kernel(tmp_path: Path) -> None:
+    """Also while a forked child of the kernel holds whatever the kernel had open."""
+    script = f"""
+import os, sys, time
+sys.path.insert(0, {str(HERE)!r})
+from pathlib import Path
+from gateway_lab import ScriptedPolicy, echo
+from lightning_lab.gateway.process import GatewayProcess
+gateway = GatewayProcess(ScriptedPolicy(echo), Path({str(tmp_path / "s.sqlite")!r}))
+gateway.start()
+child = os.fork()
+if not child:
+    time.sleep(60)
+    os._exit(0)
+print(gateway._process.pid, child, gateway.url, flush=True)
+time.sleep(60)
+"""
+    kernel = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert kernel.stdout is not None
+    outside, child, url = kernel.stdout.readline().split()
+    assert listens(url)
+    kernel.kill()
+    kernel.wait()
+    kernel.stdout.close()
+    try:
+        until(lambda: not Path(f"/proc/{outside}").exists() and not listens(url))
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+    with Store(tmp_path / "s.sqlite") as store:
+        store.put_event("log", "run").result()
+
+
+def listens(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
