@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -14,6 +14,7 @@ from lightning_lab.harnesses import Harness
 from lightning_lab.records import Rollout, RolloutState, Sampling, Task
 from lightning_lab.tasks import Grader
 from lightning_lab.training.parts import RolloutController
+from lightning_lab.training.resuming import OpenGroup
 
 ABANDON_S = 10.0
 """How long cancelled rollouts may take to end before the run goes on without them."""
@@ -58,15 +59,22 @@ class Collector:
 
     def submit(self, group_id: str, task: Task, n: int) -> None:
         """Queue n rollouts of one task."""
-        futures = self._groups.setdefault(group_id, [])
-        self._left[group_id] = n
-        for _ in range(n):
-            rollout = self._new_rollout(group_id, task)
-            future = self._controller.submit(rollout, self._harness, self._grader, sampling=self._sampling)
-            futures.append(future)
-            self._group_of[future] = group_id
-            self._rollout_ids[future] = rollout.id
+        self._begin(group_id, [self._new_rollout(group_id, task) for _ in range(n)])
+
+    def take_up(self, group: OpenGroup) -> None:
+        """Queue what a group lacks that an earlier process had begun."""
+        missing = [self._new_rollout(group.id, group.task) for _ in range(group.missing)]
+        self._begin(group.id, [*group.lost, *missing], group.finished)
+
+    def _begin(self, group_id: str, rollouts: Sequence[Rollout], finished: Sequence[Rollout] = ()) -> None:
+        futures = [_done(rollout) for rollout in finished]
+        for rollout in rollouts:
+            futures.append(self._controller.submit(rollout, self._harness, self._grader, sampling=self._sampling))
+            self._rollout_ids[futures[-1]] = rollout.id
+        self._groups[group_id] = futures
+        self._left[group_id] = len(futures)
         for future in futures:
+            self._group_of[future] = group_id
             future.add_done_callback(self._done.put)
 
     def completed(self) -> Iterator[Group]:
@@ -81,7 +89,7 @@ class Collector:
             if future is None:
                 raise CollectingCancelled
             future.result()  # a controller that cannot go on ends the collection
-            del self._rollout_ids[future]
+            self._rollout_ids.pop(future, None)
             group_id = self._group_of.pop(future)
             self._left[group_id] -= 1
             if self._left[group_id] == 0:
@@ -110,3 +118,9 @@ class Collector:
             state=RolloutState.QUEUING,
             created_at=time.time(),
         )
+
+
+def _done(rollout: Rollout) -> Future[Rollout]:
+    future: Future[Rollout] = Future()
+    future.set_result(rollout)
+    return future

@@ -16,7 +16,7 @@ from typing import cast
 
 from lightning_lab.harnesses import Harness
 from lightning_lab.policy.base import Learner, LossRow, PolicyError, UpdateResult
-from lightning_lab.records import Floats, Phase, Run, Step, Task
+from lightning_lab.records import Floats, Outcome, Phase, Run, Step, Task
 from lightning_lab.samples import SampleSet, build_samples
 from lightning_lab.store import export_run
 from lightning_lab.tasks import Grader
@@ -27,6 +27,7 @@ from lightning_lab.training.config import ConfigError, TrainConfig
 from lightning_lab.training.evaluation import evaluate
 from lightning_lab.training.failures import FailureWatch
 from lightning_lab.training.parts import LabParts
+from lightning_lab.training.resuming import group_name, latest_version, open_groups
 from lightning_lab.training.schedule import task_at
 from lightning_lab.training.updates import combined
 
@@ -70,6 +71,8 @@ class TrainingLoop:
         self._step = resume_from.step if resume_from else 0
         self._cursor = resume_from.cursor if resume_from else 0
         self._store_seq = resume_from.store_seq if resume_from else 0
+        self._resumes = resume_from is not None
+        self._version = latest_version(parts.store, run.id) if resume_from else 0
         self._failures = FailureWatch()
         self._stop = threading.Event()
         self._cancelled = False
@@ -114,6 +117,7 @@ class TrainingLoop:
         self._evaluate_if(config.eval_every > 0 and self._step == 0)
         collector = self._new_collector()
         try:
+            self._take_up(collector)
             while self._step < config.steps and not self._stop.is_set():
                 self._make_step(collector)
                 self._step += 1
@@ -126,6 +130,19 @@ class TrainingLoop:
         if self._step < config.steps:
             return "stopped", f"Stopped on request after {self._step} of {config.steps} steps."
         return "finished", ""
+
+    def _take_up(self, collector: Collector) -> None:
+        """Go on with the groups that an earlier process had begun and no step of the checkpoint consumed."""
+        if not self._resumes:
+            return
+        store, run_id, version = self._parts.store, self._run.id, self._parts.policy.version
+        for group in open_groups(store, run_id, step=self._step, n=self._config.n, version=version):
+            for rollout in group.lost:
+                lost = {"attempt": rollout.attempt - 1, "outcome": Outcome.LOST.value}
+                store.put_event("attempt", run_id, rollout.id, lost)
+            self._window.submitted(group.id, group.version)
+            collector.take_up(group)
+            self._cursor = max(self._cursor, group.cursor + 1)
 
     def _make_step(self, collector: Collector) -> None:
         started_at = time.time()
@@ -163,7 +180,7 @@ class TrainingLoop:
 
     def _submit_groups(self, collector: Collector) -> None:
         for _ in range(self._window.room(self._config.steps - self._step)):
-            group_id = f"g-{self._run.id}-{self._cursor:06d}"
+            group_id = group_name(self._run.id, self._cursor)
             task = self._tasks[task_at(self._cursor, len(self._tasks), self._config.seed)]
             self._window.submitted(group_id, self._parts.policy.version)
             collector.submit(group_id, task, self._config.n)
@@ -200,7 +217,7 @@ class TrainingLoop:
             self._phase(Phase.UPDATING)
             result = combined([self._learn(micro_batches) for micro_batches in batch.updates])
             self._phase(Phase.PUBLISHING)
-            version = self._parts.policy.version + 1
+            version = self._version = max(self._version, self._parts.policy.version) + 1
             self.learner.publish(version)
         finally:
             self._parts.gateway.resume()
