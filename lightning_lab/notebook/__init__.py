@@ -7,6 +7,7 @@ from lightning_lab.notebook.errors import (
     LabClosedError,
     LabError,
     MissingExtraError,
+    ResumeError,
     RolloutError,
     RunFailedError,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "MissingExtraError",
     "Policy",
     "PolicySpec",
+    "ResumeError",
     "RolloutError",
     "RolloutView",
     "RunFailedError",

@@ -21,6 +21,10 @@ class MissingExtraError(ImportError):
     """An optional part of the package is not installed."""
 
 
+class ResumeError(LabError):
+    """A run cannot be gone on with as asked."""
+
+
 class RunFailedError(LabError):
     """A run ended by itself before its last step."""
 

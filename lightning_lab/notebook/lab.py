@@ -77,7 +77,8 @@ class Lab(metaclass=OneOpenLab):
     ``policy``: what ``ll.Policy`` gives, or any object with the policy protocol. ``runs``: the folder of run folders.
     ``sampling``: what the model samples with, whatever agents ask for. ``concurrency``: agents at a time (default:
     four per core). ``gateway="process"``: gateway and store's writer in a process of their own, so that a kernel that
-    computes does not slow them.
+    computes does not slow them. ``resume``: the id of a run whose kernel died or whose lab was closed; that lab is
+    opened again, for ``trainer.resume(id)``.
 
     Equal arguments give the open lab again; others replace it when it is idle. Raises `LabBusyError` when it is not,
     `MissingExtraError`, `policy.base.PolicyError`, `gateway.GatewayError` or `store.StoreError`; a start that fails
@@ -94,6 +95,7 @@ class Lab(metaclass=OneOpenLab):
         sampling: Sampling | None = None,
         concurrency: int | None = None,
         gateway: Literal["thread", "process"] = "thread",
+        resume: str | None = None,
     ) -> None:
         self.closed = False
         self.selection = Selection()
@@ -114,6 +116,7 @@ class Lab(metaclass=OneOpenLab):
             settings={"sampling": sampling, "concurrency": concurrency},
             outside=gateway == "process",
             build=policy.build if isinstance(policy, PolicySpec) and not built.can_learn else None,
+            resume=resume,
         )
         self.id = self._parts.folder.run_id
         self._singles = SingleRollouts(self._parts, {"policy": built.name})

@@ -16,6 +16,7 @@ from lightning_lab.notebook.controllers import Controllers
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Sampling
 from lightning_lab.store import RunFolder, Store
+from lightning_lab.store.errors import MissingManifestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ def start_parts(
     sampling: Sampling,
     concurrency: int | None,
     settings: Mapping[str, Any],
+    resume: str | None = None,
     port: int = 0,
     outside: bool = False,
     build: Callable[[], Policy] | None = None,
@@ -48,16 +50,20 @@ def start_parts(
 
     The policy comes first: it is what most often cannot start, and it leaves no run folder behind then.
     ``outside``: gateway and store's writer in a process of their own, where ``build`` makes the policy if it is given.
+    ``resume``: a run of another lab, whose folder and store are opened again.
     """
     stack = ExitStack()
     try:
         stack.callback(policy.close)
         policy.start()
-        folder = RunFolder.create(
-            Path(runs).expanduser(), settings={**settings, "policy": policy.name}, hashes=policy.fingerprint()
-        )
         with ExitStack() as unused_folder:
-            unused_folder.callback(shutil.rmtree, folder.path, ignore_errors=True)
+            if resume is None:
+                folder = RunFolder.create(
+                    Path(runs).expanduser(), settings={**settings, "policy": policy.name}, hashes=policy.fingerprint()
+                )
+                unused_folder.callback(shutil.rmtree, folder.path, ignore_errors=True)
+            else:
+                folder = lab_folder_of(Path(runs).expanduser(), resume)
             gateway: Gateway | GatewayProcess
             if outside:
                 gateway = GatewayProcess(policy, folder.store_path, build=build, sampling=sampling, port=port)
@@ -78,3 +84,13 @@ def start_parts(
         stack.close()
         raise
     return Parts(policy=policy, store=store, gateway=gateway, controller=controller, folder=folder, _cleanup=stack)
+
+
+def lab_folder_of(runs: Path, run_id: str) -> RunFolder:
+    """The folder of the lab in which a run was made. Raises `store.StoreError`."""
+    lab_id = RunFolder.open(runs / run_id).manifest().get("lab")
+    if not lab_id:
+        raise MissingManifestError(
+            f"{runs / run_id} does not say which lab it belongs to: give the id of a trained run."
+        )
+    return RunFolder.open(runs / str(lab_id))

@@ -13,6 +13,7 @@ from ulid import ULID
 from lightning_lab.notebook.lab import Lab
 from lightning_lab.notebook.parts import Parts
 from lightning_lab.notebook.results import checked_grader, checked_harness
+from lightning_lab.notebook.resuming import earlier_run, last_state, refuse_differences
 from lightning_lab.notebook.run import RunHandle
 from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.records import Run, Task
@@ -77,6 +78,35 @@ class Trainer:
         self._run = self.lab.start_training(run, loop)
         return self._run
 
+    def resume(self, run_id: str, steps: int | None = None) -> RunHandle:
+        """Go on with a run that ended early, in whatever way; ``steps`` in all, by default as many as it was to have.
+
+        The lab must be the one the run was made in, or that one opened again (``ll.Lab(…, resume=run_id)``). From the
+        latest checkpoint, or from the start where there is none: finished rollouts are used as they are, lost ones
+        tried again. Raises `ResumeError` when something that decides the outcome differs, `training.CheckpointError`,
+        and what `fit` raises.
+        """
+        parts = self.lab.open_parts()
+        self.lab.refuse_a_second_run()
+        run, folder = earlier_run(parts, run_id)
+        config = self.config(steps or run.settings["steps"])
+        same = {**run.settings, "hashes": folder.manifest()["hashes"]}
+        refuse_differences(run_id, same, {**self._described(config), "hashes": self._hashes(parts)})
+        state = last_state(parts, run, folder)
+        again = replace(run, state="running", reason="", finished_at=None, settings=self._described(config))
+        loop = TrainingLoop(
+            replace(parts, folder=folder),
+            again,
+            self.harness,
+            self.tasks,
+            self.grader,
+            config,
+            held_out=self.held_out,
+            resume_from=state,
+        )
+        self._run = self.lab.start_training(again, loop)
+        return self._run
+
     async def evaluate(self, tasks: Sequence[Task], n: int = 1, *, temperature: float = 1.0) -> EvalResult:
         """Mean reward and its standard error over ``n`` rollouts of every task; nothing is trained.
 
@@ -115,15 +145,20 @@ class Trainer:
 
     def _run_folder(self, parts: Parts, run: Run) -> RunFolder:
         """The run's own folder, beside the lab's: manifest, code, checkpoints, and each step's batch and plan."""
-        return RunFolder.create(
+        folder = RunFolder.create(
             parts.folder.path.parent,
             run_id=run.id,
             settings=run.settings,
             harness=self.harness,
             grader=self.grader,
             seeds={"train": run.settings["seed"]},
-            hashes={**parts.policy.fingerprint(), "dataset": _dataset_hash(self.tasks)},
+            hashes=self._hashes(parts),
         )
+        folder.write_manifest(lab=parts.folder.run_id)
+        return folder
+
+    def _hashes(self, parts: Parts) -> dict[str, str]:
+        return {**parts.policy.fingerprint(), "dataset": _dataset_hash(self.tasks)}
 
 
 def _dataset_hash(tasks: Sequence[Task]) -> str:

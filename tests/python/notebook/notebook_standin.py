@@ -81,9 +81,10 @@ class StandInPolicy:
 
     def save(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        (directory / "version").write_text(str(self.version))
 
     def load(self, directory: Path) -> None:
-        pass
+        self.version = int((directory / "version").read_text())
 
 
 @ll.harness
