@@ -8,7 +8,7 @@ HARNESSES := mini-swe-agent codex claude-code opencode qwen-code openai-agents l
 export HF_HUB_OFFLINE := 1
 
 .PHONY: quickstart lab test setup extension lint typecheck test-python test-typescript test-browser test-packaging \
-        wheel clean
+        screenshots wheel clean
 
 quickstart: ## run notebooks/quickstart.ipynb headless; the result is in build/
 	$(BOOTSTRAP) $(if $(filter smollm2,$(MODEL)),smollm2,quickstart)
@@ -51,6 +51,9 @@ test-packaging: ## the wheel in a fresh environment, and binder/postBuild from a
 
 test-browser:
 	$(BIN)/pytest tests/browser
+
+screenshots: ## the panel's pages at three widths, light and dark, into docs/images
+	$(BIN)/python scripts/screenshots.py
 
 wheel:
 	$(BIN)/python -m build --wheel --no-isolation

@@ -380,6 +380,11 @@ export function decodeDetail(data: unknown): IRolloutDetail {
   };
 }
 
+/** Part of the rollout table: the answer to `rows`. */
+export function decodeBlock(data: unknown, buffers: readonly Buffer[]): IRowBlock {
+  return decodeRows(data, buffers);
+}
+
 /** Part of a sample's tokens: the answer to `tokens`. Throws `SchemaMismatch`. */
 export function decodeTokens(data: unknown, buffers: readonly Buffer[]): ITokenPart {
   const header = object(data);

@@ -15,8 +15,11 @@ import { RunModel } from './model';
 import { IAnswer, RequestChannel } from './request';
 import { Selection } from './selection';
 import { ActionName, EXTENSION_VERSION, ILinkRegistry, IRunSource, SourceStatus } from './tokens';
-import { decodeDetail, decodeFrame } from './decode';
+import { decodeBlock, decodeDetail, decodeFrame } from './decode';
 import { IRolloutDetail, PUSH_COMM_ID, SCHEMA_VERSION, SchemaMismatch } from './wire';
+
+/** As many rows as a few frames bring by themselves. */
+const MANY_ROWS = 5000;
 
 export class KernelLink implements IDisposable {
   /** @param kernel - a connection that the link owns and disposes of. */
@@ -108,13 +111,44 @@ export class KernelLink implements IDisposable {
       this._refuse(error);
       return;
     }
+    void this._fill();
     if (this.model.lab !== before) {
+      this._filling = false;
       this._mismatch = false;
       this._problem = '';
       this._statusChanged.emit();
       if (!this._greeting) {
         void this._hello();
       }
+    }
+  }
+
+  /**
+   * Ask for rows instead of waiting until the frames have repeated them: after a reload, or when a run is large.
+   *
+   * A kernel that does not answer (an older one, a busy one) leaves it to the frames.
+   */
+  private async _fill(): Promise<void> {
+    const { model } = this;
+    const run = model.run?.id;
+    if (this._filling || run === undefined || model.counters.total - model.rows.count < MANY_ROWS) {
+      return;
+    }
+    this._filling = true;
+    try {
+      let from = 0;
+      for (let more = true; more && model.run?.id === run && !this._isDisposed;) {
+        const { result, buffers } = await this._requests.request('rows', { run, from });
+        const block = decodeBlock(result, buffers);
+        more = block.rows > 0 && model.run?.id === run;
+        if (more) {
+          model.applyRows(block);
+          from += block.rows;
+        }
+      }
+      this._filling = false;
+    } catch {
+      // Not asked again: the frames bring what is missing.
     }
   }
 
@@ -203,6 +237,7 @@ export class KernelLink implements IDisposable {
   private _kernelSession = '';
   private _wasConnected = false;
   private _mismatch = false;
+  private _filling = false;
   private _greeted = false;
   private _greeting = false;
   private _problem = '';

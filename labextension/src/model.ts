@@ -8,7 +8,7 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { RowTable } from './rows';
-import type { ICounters, IFrame, IPhase, IProblem, IReward, IRunInfo, IStepRow } from './wire';
+import type { ICounters, IFrame, IPhase, IProblem, IReward, IRowBlock, IRunInfo, IStepRow } from './wire';
 
 const NO_COUNTERS: ICounters = {
   total: 0,
@@ -134,6 +134,12 @@ export class RunModel {
     this.rows.apply(frame.rollouts);
     this._noteRate();
     this._changed.emit({ rows: rows || reset, steps: steps || reset, reset });
+  }
+
+  /** Rows that were asked for, beside the frames. */
+  applyRows(block: IRowBlock): void {
+    this.rows.apply(block);
+    this._changed.emit({ rows: true, steps: false, reset: false });
   }
 
   /** Show a stored state: its clock stands still. */

@@ -3,7 +3,7 @@ import { Signal } from '@lumino/signaling';
 
 import { LinkRegistry } from '../src/link';
 import { PUSH_COMM_ID, REQUEST_TARGET } from '../src/wire';
-import { detailJson, encodeFrame, IFrameOptions } from './frames';
+import { detailJson, encodeFrame, encodeRows, IFrameOptions } from './frames';
 
 interface ISent {
   channel: string;
@@ -162,6 +162,25 @@ describe('a link', () => {
     kernels[0].push();
     await settle();
     expect(kernels[0].requests('hello')).toHaveLength(2);
+  });
+
+  it('asks for the rows of a large run instead of waiting for the frames', async () => {
+    const { kernels, links, model } = setUp();
+    const link = links.acquire(model);
+    const kernel = kernels[0];
+    kernel.push({ counters: { total: 20_000 } });
+    await settle();
+    const [first] = kernel.requests('rows');
+    expect(first.params).toEqual({ run: 'run-1', from: 0 });
+    const { rollouts, buffers } = encodeRows([{ row: 0 }, { row: 1 }]);
+    kernel.say('comm_msg', { comm_id: kernel.commId, data: { id: first.id, ok: true, result: rollouts } }, buffers);
+    await settle();
+    expect(link.model.rows.count).toBe(2);
+    const second = kernel.requests('rows')[1];
+    expect(second.params).toEqual({ run: 'run-1', from: 2 });
+    kernel.answer({ id: second.id, ok: true, result: { rows: 0, columns: [] } });
+    await settle();
+    expect(kernel.requests('rows')).toHaveLength(2);
   });
 
   it('hands binary columns over with the answer', async () => {

@@ -16,6 +16,7 @@ import orjson
 
 from lightning_lab.notebook.columns import Columns
 from lightning_lab.notebook.plain import json_bytes
+from lightning_lab.notebook.requests import Reply
 from lightning_lab.notebook.rows import MODES, OUTCOMES, STATES, RolloutRow, RolloutTable
 from lightning_lab.records import SCHEMA_VERSION
 
@@ -142,6 +143,16 @@ def encode_rows(rows: Sequence[RolloutRow]) -> tuple[list[dict[str, Any]], list[
     for name in _FLOATS:
         columns.numbers(name, "f64", [_float(getattr(row, name)) for row in rows])
     return columns.described, columns.buffers
+
+
+def rows_reply(rows: Sequence[RolloutRow], start: int) -> Reply:
+    """As many rows as fit into one message, from ``start`` on."""
+    budget = MAX_FRAME_BYTES - _ENVELOPE_BYTES
+    stop = start
+    while stop < len(rows) and (budget := budget - rows[stop].wire_bytes()) >= 0:
+        stop += 1
+    columns, buffers = encode_rows(rows[start:stop])
+    return Reply({"from": start, "rows": stop - start, "columns": columns}, buffers)
 
 
 def plain_columns(rows: Sequence[RolloutRow]) -> list[dict[str, Any]]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import lightning_lab
+from lightning_lab.notebook.frames import rows_reply
 from lightning_lab.notebook.reading import reading_handlers
-from lightning_lab.notebook.requests import Handler, RequestError, check_schema
+from lightning_lab.notebook.requests import Handler, Reply, RequestError, check_schema
 from lightning_lab.notebook.selection import selection_from
 from lightning_lab.notebook.token_text import decoded_by
 from lightning_lab.records import SCHEMA_VERSION, Phase
@@ -22,7 +23,7 @@ def handlers(lab: Lab) -> dict[str, Handler]:
     """The request methods of one lab."""
     panel = _Panel(lab)
     reading = reading_handlers(lambda: lab.store, decoded_by(lambda: lab.decode))
-    return {**reading, "hello": panel.hello, "action": panel.action, "select": panel.select}
+    return {**reading, "hello": panel.hello, "rows": panel.rows, "action": panel.action, "select": panel.select}
 
 
 class _Panel:
@@ -34,6 +35,17 @@ class _Panel:
         self._lab.extension_said_hello()
         lab_id = None if self._lab.closed else self._lab.id
         return {"schema": SCHEMA_VERSION, "package": lightning_lab.__version__, "lab": lab_id}
+
+    def rows(self, params: Mapping[str, Any]) -> Reply:
+        """One message of the rollout table, from a place on: a panel that was just opened does not wait for its turn.
+
+        Empty when another run is on show meanwhile.
+        """
+        feed = self._lab.feed()
+        start = params.get("from")
+        if feed is None or feed.run_id != params.get("run") or not isinstance(start, int) or start < 0:
+            return rows_reply((), 0)
+        return rows_reply(feed.table.rows, start)
 
     def select(self, params: Mapping[str, Any]) -> dict[str, Any]:
         self._lab.selection = selection_from(params)

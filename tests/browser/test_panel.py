@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import nbformat
 import pytest
-from conftest import ARTIFACTS, JupyterLab
+from conftest import ARTIFACTS
 from playwright.sync_api import Page, expect
+from real_lab import JupyterLab
 
 START = """
 from agents import Agent, Runner, function_tool

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ARTIFACTS, JupyterLab
+from conftest import ARTIFACTS
 from playwright.sync_api import Locator, Page, expect
+from real_lab import JupyterLab
 
 from lightning_lab.records import Break, Rollout
 from lightning_lab.samples import explain

@@ -1,9 +1,10 @@
 /** Live line charts: uPlot on canvas, coloured by the theme, with a legend that reads the values aloud in text. */
 
-import { useEffect, useRef, useState } from 'react';
+import { useEffect, useMemo, useRef, useState } from 'react';
 import uPlot from 'uplot';
 
 import { fixed } from '../format';
+import { thinned } from '../thin';
 import { useWidth } from './hooks';
 import { themeColor, themeFont } from './paint';
 import { useView } from './view';
@@ -124,9 +125,23 @@ function latest(values: readonly (number | null)[]): number | null {
 }
 
 export function Chart(props: IChartProps): JSX.Element {
-  const { title, x, series, testId, empty, height = 130 } = props;
+  const { title, testId, empty, height = 130 } = props;
   const { theme, trans } = useView();
   const [ref, width] = useWidth<HTMLDivElement>();
+  const { x, series } = useMemo(() => {
+    const places = thinned(
+      props.x.length,
+      props.series.map(line => line.values),
+      width
+    );
+    return places.length === props.x.length
+      ? props
+      : {
+          x: places.map(i => props.x[i]),
+          series: props.series.map(line => ({ ...line, values: places.map(i => line.values[i]) }))
+        };
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- `series` is rebuilt with `x`
+  }, [props.x, width]);
   const plot = useRef<uPlot | null>(null);
   const [cursor, setCursor] = useState<number | null>(null);
   const drawn = width > 0 && x.length > 0;
@@ -169,7 +184,7 @@ export function Chart(props: IChartProps): JSX.Element {
 
   const at = cursor !== null && cursor < x.length ? cursor : null;
   return (
-    <figure className="ll-chart" data-testid={testId} data-points={x.length}>
+    <figure className="ll-chart" data-testid={testId} data-points={props.x.length}>
       <figcaption>
         <span className="ll-chart-title">{title}</span>
         <span className="ll-legend">

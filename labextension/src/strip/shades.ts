@@ -80,7 +80,7 @@ function byRole(role: string): IShade {
 function shadeOf(mode: Mode, value: number, low: number, high: number, top: number): IShade {
   switch (mode) {
     case 'logprob':
-      return { hue: 'low', strength: Math.min(1, value / RARE) };
+      return { hue: 'low', strength: Math.sqrt(Math.min(1, Math.max(0, value / RARE))) };
     case 'entropy':
       return { hue: 'scale', strength: value / top };
     case 'ratio': {

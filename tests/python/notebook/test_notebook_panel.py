@@ -81,3 +81,17 @@ async def test_selections_are_checked(open_lab: OpenLab) -> None:
     assert ask("select")["ok"] and repr(lab.selection) == "Selection()"
     assert "step" in ask("select", step="three")["error"]["message"]
     assert "colour" in ask("select", colour="red")["error"]["message"]
+
+
+async def test_the_rows_of_the_run_on_show_can_be_asked_for(open_lab: OpenLab) -> None:
+    lab = open_lab()
+    ask = panel(lab)
+    assert ask("rows", run="none", **{"from": 0})["result"]["rows"] == 0
+    for task in tasks()[:3]:
+        await lab.run(asker, task, grader=says_yes)
+    run = lab.status.run
+    await until(lambda: ask("rows", run=run, **{"from": 0})["result"]["rows"] == 3)
+    assert ask("rows", run=run, **{"from": 2})["result"]["rows"] == 1
+    assert ask("rows", run=run, **{"from": 3})["result"]["rows"] == 0
+    assert ask("rows", run=run, **{"from": -1})["result"]["rows"] == 0
+    assert ask("rows", run="another", **{"from": 0})["result"]["rows"] == 0
