@@ -74,8 +74,9 @@ def _row(place: int) -> RolloutRow:
     return RolloutRow(
         row=place, id=f"r-01M8BENCH{place:012d}", group=f"g-01M8-{place // 8:06d}",
         task=f"What is {place} + {place * 7 % 1000} - {place % 37}? Use the calculator.", harness="solver",
-        mode="train", state="succeeded", outcome="completed", step=place // 32, version=place // 32, reward=float(place % 2),
-        advantage=0.5, weight=0.03, calls=3, tokens=60 + place % 90, created_at=1.0, started_at=2.0, finished_at=4.0,
+        mode="train", state="succeeded", outcome="completed", step=place // 32, version=place // 32,
+        reward=float(place % 2), advantage=0.5, weight=0.03, calls=3, tokens=60 + place % 90, created_at=1.0,
+        started_at=2.0, finished_at=4.0,
     )  # fmt: skip
 
 
