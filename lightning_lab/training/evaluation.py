@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from ulid import ULID
 
+from lightning_lab.algorithms.advantages import FloatArray
 from lightning_lab.harnesses import Harness
 from lightning_lab.records import HarnessInfo, Rollout, Sampling, Task
 from lightning_lab.tasks import Grader
 from lightning_lab.training.collecting import Collector
 from lightning_lab.training.parts import LabParts
 from lightning_lab.training.rewards import is_infrastructure, valid_reward
+
+_RESAMPLES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,49 @@ class EvalResult:
     """The policy version at the start."""
     harness: HarnessInfo = field(repr=False)
     rollouts: tuple[Rollout, ...] = field(repr=False)
+
+    def pass_at(self, k: int, *, success: float = 1.0) -> float:
+        """Chance that at least one of ``k`` rollouts of a task succeeds, averaged over tasks; in [0, 1].
+
+        A rollout succeeds with a reward of at least ``success``. Unbiased for every k up to a task's valid rollouts:
+        1 - C(n - c, k) / C(n, k) with c successes of n (Chen et al. 2021, arXiv 2107.03374, eq. 1). Tasks with
+        fewer than ``k`` valid rollouts are left out. Raises ValueError when none is left.
+        """
+        chances = [
+            1.0 - math.comb(len(rewards) - wins, k) / math.comb(len(rewards), k)
+            for rewards, wins in ((r, int(np.count_nonzero(r >= success))) for r in self._rewards_by_task())
+            if len(rewards) >= k >= 1
+        ]
+        if not chances:
+            raise ValueError(f"No task has {k} rollouts with a valid reward. Evaluate with n={max(k, 1)} or more.")
+        return float(np.mean(chances))
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Bootstrap interval of ``mean`` over tasks: percentiles of 10,000 resamples, the same for the same result.
+
+        Tasks are drawn, not rollouts: those of one task are not independent. NaN without valid rewards.
+        """
+        tasks = self._rewards_by_task()
+        if not tasks:
+            return math.nan, math.nan
+        sums, counts = np.array([rewards.sum() for rewards in tasks]), np.array([len(rewards) for rewards in tasks])
+        drawn = np.random.default_rng(0).multinomial(len(tasks), np.full(len(tasks), 1 / len(tasks)), size=_RESAMPLES)
+        low, high = np.quantile((drawn @ sums) / (drawn @ counts), [(1 - level) / 2, (1 + level) / 2])
+        return float(low), float(high)
+
+    def by(self, name: str) -> dict[str, EvalResult]:
+        """The same per value of a task's field, e.g. ``result.by("source_dataset")``. Raises KeyError."""
+        parts: dict[str, list[Rollout]] = {}
+        for rollout in self.rollouts:
+            parts.setdefault(str(rollout.task.fields[name]), []).append(rollout)
+        return {value: _summary(parts[value], self.version, self.harness) for value in sorted(parts)}
+
+    def _rewards_by_task(self) -> list[FloatArray]:
+        rewards: dict[str, list[float]] = {}
+        for rollout in self.rollouts:
+            if (reward := valid_reward(rollout)) is not None:
+                rewards.setdefault(rollout.task.id, []).append(reward)
+        return [np.array(values, np.float64) for values in rewards.values()]
 
 
 def evaluate(
