@@ -101,10 +101,8 @@ def test_by_field(lab: FakeLab) -> None:
         "reward": float(rollout.task.fields["kind"] == "odd"),
     }
     result = evaluate(lab, "run", agent, tasks, right_token, n=2)
-    assert {kind: (part.n, part.mean) for kind, part in result.by("kind").items()} == {
-        "even": (4, 0.0),
-        "odd": (4, 1.0),
-    }
+    parts = result.by("kind")
+    assert {kind: (part.n, part.mean) for kind, part in parts.items()} == {"even": (4, 0.0), "odd": (4, 1.0)}
     assert parts["odd"].harness == agent.info
 
 
