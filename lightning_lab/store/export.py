@@ -1,13 +1,15 @@
 """Exported runs: one read-only SQLite file (``.llab``) with everything of one run, and its manifest inside.
 
 The file is a store like any other, without a log of its own (journal mode DELETE), so that it opens from a read-only
-folder without any file appearing beside it. No pickle, no code, no paths.
+folder without any file appearing beside it. No pickle, no code, no paths. Secrets are taken out on the way: texts and
+ids with a secret are never written to the file.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from lightning_lab.records import SCHEMA_VERSION
 from lightning_lab.store import encoding as enc
 from lightning_lab.store.atomic import replacing
 from lightning_lab.store.errors import MissingManifestError, StoreError
+from lightning_lab.store.exported_ids import IdCopier
+from lightning_lab.store.hidden_ids import Decode
+from lightning_lab.store.redaction import Redaction
 from lightning_lab.store.run_folder import MANIFEST
 from lightning_lab.store.schema import connect, create_tables, read_parameters, uri
 from lightning_lab.store.store import Store
@@ -30,15 +35,20 @@ _SELECTIONS = {
     "rollouts": _OF_RUN,
     "rollout_texts": "rollout IN (SELECT n FROM main.rollouts)",
     "calls": _OF_ROLLOUTS,
-    "call_tokens": "call IN (SELECT n FROM main.calls)",
     "call_totals": _OF_ROLLOUTS,
-    "samples": _OF_ROLLOUTS,
-    "breaks": _OF_ROLLOUTS,
     "token_stats": _OF_ROLLOUTS,
     "steps": _OF_RUN,
     "contents": "id IN (SELECT id FROM temp.used)",
 }
-"""What belongs to a run, in the order in which it can be found out. All ids stay the same."""
+"""What belongs to a run, in the order in which it can be found out; token ids and breaks are copied by `IdCopier`."""
+_SHOWN = {
+    "runs": {"reason": "shown_text(reason)", "settings": "shown_json(settings)"},
+    "events": {"data": "shown_json(data)"},
+    "rollout_texts": {"body": "shown_json(body)"},
+    "calls": {"body": "shown_json(body)"},
+    "contents": {"body": "shown_json(body)", "hash": "CAST(id AS BLOB)"},
+}
+"""How columns with texts are copied. The hash of a text would tell whoever guesses it; a copy needs none."""
 
 
 def export_run(
@@ -48,11 +58,15 @@ def export_run(
     *,
     manifest: Mapping[str, Any] | None = None,
     vocabulary: Mapping[int, bytes] | None = None,
+    redaction: Redaction | None = None,
+    decode: Decode | None = None,
 ) -> Path:
     """Write one run of ``store`` to ``target``, while the lab may go on: what was committed at this moment.
 
     ``manifest``: by default that of the run folder the store lies in. ``vocabulary``: token id → bytes; the ids that
-    occur in the run are kept, so that its texts can be shown token by token without a tokenizer.
+    occur in the run are kept, so that its texts can be shown token by token without a tokenizer. ``redaction``: what
+    is a secret (default: `SECRETS`); ``decode``: ids → text, to find the ids that say one. Without it, or a vocabulary,
+    the ids of a whole conversation with a secret are left out.
     Returns the path. Raises `UnknownIdError`, or `StoreError` if the target cannot be written; an older file at
     ``target`` is then untouched.
     """
@@ -62,7 +76,7 @@ def export_run(
     described.update(schema_version=SCHEMA_VERSION, run_id=run.id)
     try:
         with replacing(target) as temporary:
-            _write(store.path, run_id, temporary, described, vocabulary or {})
+            _write(store.path, run_id, temporary, described, vocabulary or {}, redaction or Redaction(), decode)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"Cannot export run {run_id} to {target}: {error}. Check the folder and the disk.") from error
     return target
@@ -86,9 +100,17 @@ def open_run(path: Path | str) -> Store:
 
 
 def _write(
-    source: Path, run_id: str, temporary: Path, manifest: Mapping[str, Any], vocabulary: Mapping[int, bytes]
+    source: Path,
+    run_id: str,
+    temporary: Path,
+    manifest: Mapping[str, Any],
+    vocabulary: Mapping[int, bytes],
+    redaction: Redaction,
+    decode: Decode | None,
 ) -> None:
     connection = connect(temporary, "mode=rwc")
+    connection.create_function("shown_text", 1, redaction.text, deterministic=True)
+    connection.create_function("shown_json", 1, partial(_shown_json, redaction), deterministic=True)
     try:
         connection.execute("PRAGMA journal_mode=MEMORY").fetchone()  # nothing beside the file, not even for a moment
         create_tables(connection)
@@ -96,9 +118,9 @@ def _write(
         connection.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
         connection.execute("BEGIN")
         _copy(connection, run_id)
-        connection.executemany(
-            "INSERT INTO manifest VALUES (?, ?)", [(key, enc.dump_json(value)) for key, value in manifest.items()]
-        )
+        IdCopier(connection, redaction, decode or _spelled_by(vocabulary)).copy()
+        described = redaction.value(manifest).items()
+        connection.executemany("INSERT INTO manifest VALUES (?, ?)", [(k, enc.dump_json(v)) for k, v in described])
         words = [(int(id_), bytes(vocabulary[id_])) for id_ in _token_ids(connection) if id_ in vocabulary]
         connection.executemany("INSERT INTO vocabulary VALUES (?, ?)", words)
         connection.execute("COMMIT")
@@ -111,8 +133,22 @@ def _copy(connection: sqlite3.Connection, run_id: str) -> None:
         if table == "contents":
             refs = [(ref,) for ref in _content_refs(connection)]
             connection.executemany("INSERT OR IGNORE INTO temp.used VALUES (?)", refs)
-        sql = f"INSERT INTO main.{table} SELECT * FROM source.{table} WHERE {selection}"
+        names = [row[1] for row in connection.execute(f"PRAGMA main.table_info({table})")]
+        columns = ", ".join(_SHOWN.get(table, {}).get(name, name) for name in names)
+        sql = f"INSERT INTO main.{table} SELECT {columns} FROM source.{table} WHERE {selection}"
         connection.execute(sql, {"run": run_id} if ":run" in selection else {})
+
+
+def _shown_json(redaction: Redaction, text: str) -> str:
+    value = enc.load_json(text) if text else None
+    shown = redaction.value(value)
+    return text if shown == value else enc.dump_json(shown)
+
+
+def _spelled_by(vocabulary: Mapping[int, bytes]) -> Decode | None:
+    if not vocabulary:
+        return None
+    return lambda ids: b"".join(vocabulary.get(one, b"") for one in ids.tolist()).decode(errors="replace")
 
 
 def _content_refs(connection: sqlite3.Connection) -> Iterable[int]:

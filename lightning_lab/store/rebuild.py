@@ -22,7 +22,7 @@ from lightning_lab.store.trails import Refs
 
 _SELECT = """
 SELECT calls.*, call_tokens.prompt, call_tokens.sampled, call_tokens.logprobs, call_tokens.versions
-FROM calls JOIN call_tokens ON call_tokens.call = calls.n
+FROM {schema}.calls JOIN {schema}.call_tokens ON call_tokens.call = calls.n
 WHERE calls.rollout_id = ? AND (? IS NULL OR calls.attempt = ?) ORDER BY calls.n
 """
 
@@ -39,9 +39,14 @@ class RebuiltCall:
     messages: Refs
 
 
-def rebuild_calls(connection: sqlite3.Connection, rollout_id: str, attempt: int | None) -> list[RebuiltCall]:
-    """In the order in which they were stored: a base always comes before what builds on it."""
-    cursor = connection.execute(_SELECT, (rollout_id, attempt, attempt))
+def rebuild_calls(
+    connection: sqlite3.Connection, rollout_id: str, attempt: int | None, *, schema: str = "main"
+) -> list[RebuiltCall]:
+    """In the order in which they were stored: a base always comes before what builds on it.
+
+    ``schema``: which of the connection's databases.
+    """
+    cursor = connection.execute(_SELECT.format(schema=schema), (rollout_id, attempt, attempt))
     names = [column[0] for column in cursor.description]
     rows = [dict(zip(names, values, strict=True)) for values in cursor.fetchall()]
     ids, messages = _ids(rows), _messages(rows)
