@@ -17,6 +17,7 @@ _EXPORTS = {
     "Harness": "lightning_lab.harnesses",
     "Lab": "lightning_lab.notebook",
     "Policy": "lightning_lab.notebook",
+    "SECRETS": "lightning_lab.store",
     "Sampling": "lightning_lab.records",
     "Trainer": "lightning_lab.notebook",
     "explain": "lightning_lab.samples",

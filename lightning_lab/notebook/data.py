@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_lab.notebook.merging import breaks_of
 from lightning_lab.records import Rollout, Step
 from lightning_lab.samples import BreakCount, Decode, count_breaks
-from lightning_lab.store import Store
+from lightning_lab.store import COMMON, Redaction, Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,12 +21,12 @@ _ROLLOUT_COLUMNS = (
 )  # fmt: skip
 
 
-def rollouts_frame(store: Store, rollouts: Sequence[Rollout]) -> pd.DataFrame:
+def rollouts_frame(store: Store, rollouts: Sequence[Rollout], redaction: Redaction = COMMON) -> pd.DataFrame:
     """One line per rollout, indexed by its id, in order of creation.
 
     ``weight`` is the rollout's share of its step's loss, ``effective_weight`` the share that off-policy correction
     left of it. ``queued_s`` is the time from creation to start, ``duration_s`` from start to end; ``tokens`` counts
-    sampled tokens. Absent numbers are NaN (``step``: ``<NA>``).
+    sampled tokens. Absent numbers are NaN (``step``: ``<NA>``); secrets are replaced by ``redaction``.
     """
     import pandas as pd
 
@@ -34,7 +34,7 @@ def rollouts_frame(store: Store, rollouts: Sequence[Rollout]) -> pd.DataFrame:
     effective = _effective_weights(store, {rollout.run_id for rollout in rollouts})
     lines = [_rollout_line(rollout, effective.get(rollout.id), *totals.get(rollout.id, (0, 0))) for rollout in rollouts]
     index = pd.Index([rollout.id for rollout in rollouts], name="rollout", dtype="object")
-    frame = pd.DataFrame(lines, index=index, columns=list(_ROLLOUT_COLUMNS))
+    frame = pd.DataFrame(redaction.value(lines), index=index, columns=list(_ROLLOUT_COLUMNS))
     frame["step"] = frame["step"].astype("Int64")
     for name in ("reward", "advantage", "weight", "effective_weight", "queued_s", "duration_s"):
         frame[name] = frame[name].astype("float64")

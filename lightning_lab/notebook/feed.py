@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.problems import Marks, find_problems
 from lightning_lab.notebook.rows import RolloutTable, rollout_row
 from lightning_lab.notebook.snapshot import held_out_point, phase_fields, reward_fields, run_fields, step_fields
-from lightning_lab.records import Event, Step
-from lightning_lab.store import Store
+from lightning_lab.records import Event, Rollout, Step
+from lightning_lab.store import COMMON, Redaction, Store
 
 _PAGE = 10_000
+_READ = 2_000
+"""Characters of a prompt that are looked at; a row shows fewer."""
 _PROBLEMS_S, _PROBLEMS_SHARE = 2.0, 0.05
 """Problems are looked for at most this often, and take at most this part of the time."""
 
@@ -22,8 +25,9 @@ _PROBLEMS_S, _PROBLEMS_SHARE = 2.0, 0.05
 class RunFeed:
     """Reads the events since the last `refresh`, and then only the records they name. Safe from any thread."""
 
-    def __init__(self, store: Store, run_id: str) -> None:
+    def __init__(self, store: Store, run_id: str, redaction: Redaction = COMMON) -> None:
         self.run_id = run_id
+        self._redaction = redaction
         self.table = RolloutTable()
         self._store = store
         self._steps: list[Step] = []
@@ -58,7 +62,7 @@ class RunFeed:
     ) -> Snapshot:
         """The run as of the last `refresh`, with the counters of the store and the gateway's of this moment."""
         with self._lock:
-            run = self._store.run(self.run_id)
+            run = self._redaction.record(self._store.run(self.run_id))
             return Snapshot(
                 lab=lab,
                 lab_state=lab_state,
@@ -123,7 +127,11 @@ class RunFeed:
             known = self.table.get(rollout.id)
             version = known.version if known else changed.versions.get(rollout.id)
             row = changed.rollouts[rollout.id]
-            self.table.put(rollout_row(row, rollout, calls=calls, tokens=tokens, version=version))
+            self.table.put(rollout_row(row, self._shown(rollout), calls=calls, tokens=tokens, version=version))
+
+    def _shown(self, rollout: Rollout) -> Rollout:
+        prompt = self._redaction.text(rollout.task.prompt[:_READ])  # before a row cuts a secret in two
+        return replace(rollout, task=replace(rollout.task, prompt=prompt))
 
 
 class _Changed:

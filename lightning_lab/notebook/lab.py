@@ -32,7 +32,7 @@ from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Run, Sampling
 from lightning_lab.samples import Decode
-from lightning_lab.store import RunFolder, Store
+from lightning_lab.store import SECRETS, Redaction, RunFolder, Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +78,8 @@ class Lab(metaclass=OneOpenLab):
     ``sampling``: what the model samples with, whatever agents ask for. ``concurrency``: agents at a time (default:
     four per core). ``gateway="process"``: gateway and store's writer in a process of their own, so that a kernel that
     computes does not slow them. ``resume``: the id of a run whose kernel died or whose lab was closed; that lab is
-    opened again, for ``trainer.resume(id)``.
+    opened again, for ``trainer.resume(id)``. ``redact``: regular expressions by name; what they match is hidden
+    wherever a run is shown or exported (``{**ll.SECRETS, "badge": r"EMP-\\d{6}"}``), and kept in the store.
 
     Equal arguments give the open lab again; others replace it when it is idle. Raises `LabBusyError` when it is not,
     `MissingExtraError`, `policy.base.PolicyError`, `gateway.GatewayError` or `store.StoreError`; a start that fails
@@ -96,8 +97,10 @@ class Lab(metaclass=OneOpenLab):
         concurrency: int | None = None,
         gateway: Literal["thread", "process"] = "thread",
         resume: str | None = None,
+        redact: Mapping[str, str] = SECRETS,
     ) -> None:
         self.closed = False
+        self.redaction = Redaction(redact)
         self.selection = Selection()
         self._lock = threading.RLock()
         self._closing = threading.Lock()
@@ -136,7 +139,7 @@ class Lab(metaclass=OneOpenLab):
         future = self._singles.start(checked_harness(harness), checked_task(task), grader)
         self.show_run(self._singles.run_id)
         rollout = await wait_for(future)
-        raise_if_failed(rollout)
+        raise_if_failed(self.redaction.record(rollout))
         return RolloutView(self, rollout.id, snapshot=self.current_snapshot)
 
     def start_training(self, run: Run, loop: Loop) -> RunHandle:
@@ -218,7 +221,7 @@ class Lab(metaclass=OneOpenLab):
 
     def rollouts(self) -> pd.DataFrame:
         """All rollouts of the lab, one line each."""
-        return rollouts_frame(self.store, self.store.rollouts())
+        return rollouts_frame(self.store, self.store.rollouts(), self.redaction)
 
     def breaks(self) -> pd.DataFrame:
         """Where and why calls could not be merged into one sample: cause, harness, count, tokens read again."""
@@ -240,8 +243,12 @@ class Lab(metaclass=OneOpenLab):
             return self._reopened
 
     def manifest(self, run_id: str) -> Mapping[str, Any]:
-        """What the run folder says of a run: code, versions, hashes, settings. Raises `store.StoreError`."""
-        return RunFolder.open(self.path.parent / run_id).manifest()
+        """What the run folder says of a run: code, versions, hashes, settings. Raises `store.StoreError`.
+
+        Single rollouts have no folder of their own; the lab's says it.
+        """
+        folder = self.path.parent / run_id
+        return RunFolder.open(folder if folder.exists() else self.path).manifest()
 
     @property
     def path(self) -> Path:
@@ -301,7 +308,7 @@ class Lab(metaclass=OneOpenLab):
         with self._lock:
             training = self._active is not None and self._active.id != run_id
             if not training and (self._feed is None or self._feed.run_id != run_id):
-                self._feed = RunFeed(self._parts.store, run_id)
+                self._feed = RunFeed(self._parts.store, run_id, self.redaction)
         self._front_end.wake()
 
     def feed(self) -> RunFeed | None:
@@ -381,7 +388,7 @@ class Lab(metaclass=OneOpenLab):
     def _readable_feed(self) -> RunFeed | None:
         feed = self._feed
         if feed is not None and self._parts_closed:
-            feed = RunFeed(self.store, feed.run_id)
+            feed = RunFeed(self.store, feed.run_id, self.redaction)
         if feed is not None:
             feed.refresh()
         return feed

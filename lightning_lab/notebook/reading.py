@@ -7,25 +7,27 @@ from typing import Any
 
 from lightning_lab.notebook.cuts import Cuts, cuts_of
 from lightning_lab.notebook.detail import rollout_detail
+from lightning_lab.notebook.redacted import redacted
 from lightning_lab.notebook.requests import Handler, Reply, RequestError
 from lightning_lab.notebook.sides import break_sides
 from lightning_lab.notebook.strips import sample_columns
 from lightning_lab.notebook.token_text import TokenText
 from lightning_lab.notebook.weighing import weigh_group
-from lightning_lab.store import Store
+from lightning_lab.store import COMMON, Redaction, Store
 from lightning_lab.store.errors import UnknownIdError
 
 
-def reading_handlers(store: Callable[[], Store], text: TokenText) -> dict[str, Handler]:
+def reading_handlers(store: Callable[[], Store], text: TokenText, redaction: Redaction = COMMON) -> dict[str, Handler]:
     """``store`` is asked each time: a closed lab reads from another one than an open lab."""
-    reading = _Reading(store, text)
+    reading = _Reading(store, text, redaction)
     return {name: reading.found(getattr(reading, name)) for name in ("rollout", "tokens", "sides", "weights")}
 
 
 class _Reading:
-    def __init__(self, store: Callable[[], Store], text: TokenText) -> None:
+    def __init__(self, store: Callable[[], Store], text: TokenText, redaction: Redaction) -> None:
         self._store = store
         self._text = text
+        self._redaction = redaction
 
     def rollout(self, params: Mapping[str, Any]) -> dict[str, Any]:
         return rollout_detail(self._cuts(params))
@@ -56,7 +58,8 @@ class _Reading:
         return answer
 
     def _cuts(self, params: Mapping[str, Any]) -> Cuts:
-        return cuts_of(self._store(), str(params.get("id", "")), self._text.joined)
+        cuts = cuts_of(self._store(), str(params.get("id", "")), self._text.joined)
+        return redacted(cuts, self._redaction, self._text.joined)
 
 
 def _place(params: Mapping[str, Any], name: str, count: int) -> int:

@@ -11,10 +11,11 @@ from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.html import verdict_line
 from lightning_lab.notebook.merging import samples_of
 from lightning_lab.notebook.plain import json_value
+from lightning_lab.notebook.redacted import redacted
 from lightning_lab.notebook.views import MimeBundle, rollout_bundle
 from lightning_lab.records import Break, Call, Rollout, Sample
 from lightning_lab.samples import Decode
-from lightning_lab.store import Store
+from lightning_lab.store import Redaction, Store
 
 
 class HasStore(Protocol):
@@ -26,9 +27,14 @@ class HasStore(Protocol):
         """Ids → text, where somebody knows how."""
         ...
 
+    @property
+    def redaction(self) -> Redaction:
+        """What is hidden wherever something is shown."""
+        ...
+
 
 class RolloutView:
-    """What is stored of one rollout; shows its transcript in a cell."""
+    """What is stored of one rollout; shows its transcript in a cell, without secrets. Records hold what was said."""
 
     def __init__(self, source: HasStore, rollout_id: str, *, snapshot: Callable[[], Snapshot]) -> None:
         self.id = rollout_id
@@ -75,12 +81,13 @@ class RolloutView:
     def bundle(self) -> MimeBundle:
         """The Rollout page as a saved view."""
         cuts = cuts_of(self._source.store, self.id, self._source.decode)
-        return rollout_bundle(self._snapshot(), rollout_detail(cuts))
+        shown = redacted(cuts, self._source.redaction, self._source.decode)
+        return rollout_bundle(self._snapshot(), rollout_detail(shown))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> MimeBundle:
         return self.bundle()
 
     def __repr__(self) -> str:
-        record = self.record
+        record = self._source.redaction.record(self.record)
         fields = {"reward": record.reward, "verdict": record.verdict}
         return f"rollout {self.id}: {record.state}, {verdict_line(json_value(fields))}"

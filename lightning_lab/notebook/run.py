@@ -19,7 +19,7 @@ from lightning_lab.notebook.views import MimeBundle, View, run_bundle
 from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.records import Ids, Run
 from lightning_lab.samples import Decode
-from lightning_lab.store import Store, export_run, open_run
+from lightning_lab.store import COMMON, Redaction, Store, export_run, open_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +34,9 @@ class RunSource(Protocol):
 
     @property
     def decode(self) -> Decode | None: ...
+
+    @property
+    def redaction(self) -> Redaction: ...
 
     def snapshot(self, feed: RunFeed | None) -> Snapshot: ...
 
@@ -65,12 +68,13 @@ class StoredRun:
     @property
     def manifest(self) -> Mapping[str, Any]:
         """What ran, on what, with which code and versions."""
-        return self._source.manifest(self.id)
+        shown: Mapping[str, Any] = self._source.redaction.value(self._source.manifest(self.id))
+        return shown
 
     def rollouts(self, *, step: int | None = None, mode: str | None = None, state: str | None = None) -> pd.DataFrame:
         """The run's rollouts, one line each; of one ``step``, ``mode`` or ``state`` only, where given."""
         store = self._source.store
-        return rollouts_frame(store, store.rollouts(self.id, step=step, mode=mode, state=state))
+        return rollouts_frame(store, store.rollouts(self.id, step=step, mode=mode, state=state), self._source.redaction)
 
     def rollout(self, rollout_id: str) -> RolloutView:
         """One rollout: ``run.rollout("r-…").call(3)``. Raises `store.UnknownIdError`."""
@@ -101,8 +105,19 @@ class StoredRun:
         raise ValueError(f"There is no view {kind!r}: use 'run' or 'rollout'.")
 
     def export(self, path: str | Path) -> Path:
-        """Write the run into one file that opens without a kernel, a model or a GPU: ``ll.load(path)``."""
-        return export_run(self._source.store, self.id, Path(path).expanduser(), manifest=self.manifest)
+        """Write the run into one file that opens without a kernel, a model or a GPU: ``ll.load(path)``.
+
+        Secrets are left out, of its texts and of its ids, by the lab's rules (``Lab(redact=…)``).
+        """
+        source = self._source
+        return export_run(
+            source.store,
+            self.id,
+            Path(path).expanduser(),
+            manifest=self.manifest,
+            redaction=source.redaction,
+            decode=source.decode,
+        )
 
     def snapshot(self) -> Snapshot:
         """What the Run page shows now."""
@@ -116,7 +131,7 @@ class StoredRun:
     def _current_feed(self) -> RunFeed:
         store = self._source.store
         if self._feed is None or self._feed[0] is not store:
-            self._feed = (store, RunFeed(store, self.id))
+            self._feed = (store, RunFeed(store, self.id, self._source.redaction))
         self._feed[1].refresh()
         return self._feed[1]
 
@@ -176,7 +191,7 @@ class RunHandle(StoredRun):
         """
         run = await wait_for(self._ended)
         if run.state == "failed":
-            raise RunFailedError(f"Run {self.id} failed. {run.reason}")
+            raise RunFailedError(f"Run {self.id} failed. {self._source.redaction.text(run.reason)}")
         return self
 
     def __await__(self) -> Generator[Any, None, RunHandle]:
@@ -200,6 +215,7 @@ class _File:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.redaction = COMMON
         words = store.vocabulary()
         self.decode: Decode | None = (lambda ids: _text(ids, words)) if words else None
 

@@ -21,7 +21,7 @@ from lightning_lab.store.atomic import replacing
 from lightning_lab.store.errors import MissingManifestError, StoreError
 from lightning_lab.store.exported_ids import IdCopier
 from lightning_lab.store.hidden_ids import Decode
-from lightning_lab.store.redaction import Redaction
+from lightning_lab.store.redaction import COMMON, Redaction
 from lightning_lab.store.run_folder import MANIFEST
 from lightning_lab.store.schema import connect, create_tables, read_parameters, uri
 from lightning_lab.store.store import Store
@@ -58,14 +58,14 @@ def export_run(
     *,
     manifest: Mapping[str, Any] | None = None,
     vocabulary: Mapping[int, bytes] | None = None,
-    redaction: Redaction | None = None,
+    redaction: Redaction = COMMON,
     decode: Decode | None = None,
 ) -> Path:
     """Write one run of ``store`` to ``target``, while the lab may go on: what was committed at this moment.
 
     ``manifest``: by default that of the run folder the store lies in. ``vocabulary``: token id → bytes; the ids that
     occur in the run are kept, so that its texts can be shown token by token without a tokenizer. ``redaction``: what
-    is a secret (default: `SECRETS`); ``decode``: ids → text, to find the ids that say one. Without it, or a vocabulary,
+    is a secret; ``decode``: ids → text, to find the ids that say one. Without it, or a vocabulary,
     the ids of a whole conversation with a secret are left out.
     Returns the path. Raises `UnknownIdError`, or `StoreError` if the target cannot be written; an older file at
     ``target`` is then untouched.
@@ -76,7 +76,7 @@ def export_run(
     described.update(schema_version=SCHEMA_VERSION, run_id=run.id)
     try:
         with replacing(target) as temporary:
-            _write(store.path, run_id, temporary, described, vocabulary or {}, redaction or Redaction(), decode)
+            _write(store.path, run_id, temporary, described, vocabulary or {}, redaction, decode)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"Cannot export run {run_id} to {target}: {error}. Check the folder and the disk.") from error
     return target

@@ -129,6 +129,10 @@ class Redaction:
         return shown[len(prefix) :] if shown.startswith(prefix) else self.text(item)
 
 
+COMMON = Redaction()
+"""With `SECRETS`."""
+
+
 def _texts(value: Any) -> Iterator[str]:
     if type(value) is str:
         yield value
