@@ -46,7 +46,7 @@ class Endpoint:
         self.reasoning_field = ""
         """The field in which its replies tell reasoning; empty until one did."""
         self._patience = patience
-        self._sessions = Sessions(patience.silence_s)
+        self._sessions = Sessions(self.base_url, patience.silence_s)
         self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ _UNKNOWN_LOGPROB = -9999.0
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _LARGEST_ID = 2**31 - 1
 _NUMBERS = {float, int, type(None)}
+_TOKEN, _LOGPROB = itemgetter("token"), itemgetter("logprob")
 _LENGTH = "length"
 _BROKEN = ("abort", "error")
 _REASONING = ("reasoning_content", "reasoning")
@@ -193,7 +195,10 @@ def _told(logprobs: Mapping[str, Any]) -> tuple[list[str], list[Any]] | None:
     """Texts and log-probs in the shape of Chat Completions or of Completions; None where there are none."""
     content = logprobs.get("content")
     if content is not None:
-        return _texts([one.get("token") for one in content]), [one.get("logprob") for one in content]
+        try:
+            return _texts(list(map(_TOKEN, content))), list(map(_LOGPROB, content))
+        except KeyError:  # not every server tells both of every token
+            return _texts([one.get("token") for one in content]), [one.get("logprob") for one in content]
     values = logprobs.get("token_logprobs")
     return None if values is None else (_texts(logprobs.get("tokens") or [""] * len(values)), list(values))
 
@@ -216,7 +221,9 @@ def _ids(told: Sequence[Any]) -> Ids:
     if not told:
         return np.empty(0, np.int32)
     try:
-        ids = np.array([-1 if one is None else one for one in told] if None in told else told)
+        ids = np.array(told)
+        if ids.dtype == object:
+            ids = np.array([-1 if one is None else one for one in told])
     except ValueError:  # lists of unequal lengths
         ids = np.empty(0)
     if ids.ndim != 1 or ids.dtype != np.int64 or ((ids < -1) | (ids > _LARGEST_ID)).any():

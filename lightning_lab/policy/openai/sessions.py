@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import threading
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -24,7 +26,8 @@ class _Pool:
 class Sessions:
     """Thread-safe. ``silence_s``: how long an open answer may bring nothing."""
 
-    def __init__(self, silence_s: float) -> None:
+    def __init__(self, base_url: str, silence_s: float) -> None:
+        self._base_url = base_url
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -53,10 +56,16 @@ class Sessions:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),  # how many calls run at one time is decided elsewhere
             timeout=self._timeout,
-            trust_env=True,
+            proxy=_proxy(self._base_url),
             auto_decompress=True,
         )
         return _Pool(session, loop.create_task(_keep(session)))
+
+
+def _proxy(base_url: str) -> str | None:
+    """What the environment says (``HTTPS_PROXY``, ``NO_PROXY`` …), asked once: aiohttp would ask for every request."""
+    parts = urlsplit(base_url)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 async def _keep(session: aiohttp.ClientSession) -> None:
