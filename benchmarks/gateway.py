@@ -12,7 +12,8 @@ orjson; it only keeps the ids), the gateway with everything on, and the load gen
   does other work as well, these say more than requests per second.
 * `added_p99_ms`: p99 of ours minus the forwarder's, 2 K, 32 clients; `p99_2k_ms`: ours.
 * `loop_lag_p99_ms`, `loop_lag_max_ms`: how late the gateway's event loop wakes up under the 2 K load;
-  `loop_lag_128k_max_ms`: while eight replies of 128 K tokens arrive at once.
+  `loop_lag_128k_max_ms`: while eight replies of 128 K tokens arrive at once. In process mode, how long ``/health``
+  takes.
 * `mb_per_call_2k`: growth of the gateway's resident memory per stored call.
 * `inflight_200_ratio`, `inflight_400_ratio`: ours over the forwarder's with 200 and 400 clients and an upstream that
   takes 0.5 s.
@@ -40,6 +41,7 @@ from gateway_processes import (
     resident_mb,
     run_forwarder,
     run_ours,
+    run_probe,
     run_upstream,
     started,
     wait_for,
@@ -66,14 +68,26 @@ class Server:
         self._read()
         before = resident_mb(self.pid)
         self.pipe.send("watch")
-        outcome = self.load(load)
-        lags = self._read()
+        with probed(self.targets[0][0]) as seen:
+            outcome = self.load(load)
+        lags = self._read() or seen
         return outcome, [1000 * lag for lag in lags], resident_mb(self.pid) - before
 
     def _read(self) -> list[float]:
         assert self.pipe is not None
         self.pipe.send("read")
         return list(self.pipe.recv())
+
+
+@contextmanager
+def probed(url: str) -> Iterator[list[float]]:
+    """Filled at the end with the lags, in seconds, that a process of its own has seen."""
+    here, there = multiprocessing.Pipe()
+    lags: list[float] = []
+    with started(run_probe, there, url):
+        yield lags
+        here.send("stop")
+        lags += here.recv()
 
 
 @contextmanager
@@ -109,6 +123,9 @@ def measure(seconds: float, target: str | None) -> dict[str, float]:
                 return rounded(compared(Server([(target, "none")]), bare, seconds))
             with ours(upstream) as server:
                 figures = compared(server, bare, seconds) | long_replies(server)
+            with ours(upstream, mode="process", busy=True) as server:
+                outside = compared(server, bare, seconds) | long_replies(server)
+                figures |= {f"process_{name}": value for name, value in outside.items() if "forwarder" not in name}
         with forwarder(upstream, busy=True) as bare, ours(upstream, busy=True) as server:
             figures |= beside_python(server, bare, seconds)
     return rounded(figures)

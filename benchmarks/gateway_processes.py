@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lightning_lab.gateway import Gateway
+from lightning_lab.gateway.process import GatewayProcess
 from lightning_lab.notebook.bridge import Bridge
 from lightning_lab.notebook.feed import RunFeed
 from lightning_lab.notebook.frames import Snapshot
@@ -193,14 +194,20 @@ def run_ours(pipe: Connection, upstream: str, mode: str, busy: bool) -> None:
         store.close()
 
 
-def opened(folder: Path, upstream: str, mode: str) -> tuple[Store, Gateway]:
-    store = Store(folder / "store.sqlite")
-    gateway = Gateway(OpenAIPolicy(f"{upstream}/v1", "m", api_key=""), store)
+def opened(folder: Path, upstream: str, mode: str) -> tuple[Store, Gateway | GatewayProcess]:
+    path, build = folder / "store.sqlite", partial(OpenAIPolicy, f"{upstream}/v1", "m", api_key="")
+    gateway: Gateway | GatewayProcess
+    if mode == "process":
+        gateway = GatewayProcess(build(), path, build=build)
+        store = Store(path, writer=gateway.writer)
+    else:
+        store = Store(path)
+        gateway = Gateway(build(), store)
     gateway.start()
     return store, gateway
 
 
-def obey(pipe: Connection, store: Store, gateway: Gateway) -> None:
+def obey(pipe: Connection, store: Store, gateway: Gateway | GatewayProcess) -> None:
     """``watch`` begins a measurement of the gateway's loop, ``read`` ends it, ``stop`` ends all."""
     watch = LoopWatch()
     while (order := pipe.recv()) != "stop":
@@ -227,6 +234,19 @@ class LoopWatch:
             before = time.perf_counter()
             await asyncio.sleep(0.005)
             self.lags.append(time.perf_counter() - before - 0.005)
+
+
+def run_probe(pipe: Connection, url: str) -> None:
+    """How long ``/health`` takes, every 5 ms, until told to stop: the lag of a loop, seen from outside."""
+    name, _, port = url.removeprefix("http://").partition("/")[0].partition(":")
+    lags: list[float] = []
+    with socket.create_connection((name, int(port))) as connection:
+        while not pipe.poll(0.005):
+            before = time.perf_counter()
+            connection.sendall(f"GET /health HTTP/1.1\r\nhost: {name}\r\n\r\n".encode())
+            connection.recv(4096)
+            lags.append(time.perf_counter() - before)
+    pipe.send(lags)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from lightning_lab.gateway.app import BODY_LIMIT, Service, create_app
 from lightning_lab.gateway.auth import Access, Grants, served_hosts
 from lightning_lab.gateway.capture import CallStore, Capture, Patience
 from lightning_lab.gateway.errors import Fault, GatewayError
+from lightning_lab.gateway.switching import short_turns
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import PauseMode, Sampling
 
@@ -204,7 +205,7 @@ class Gateway:
                 timeout_graceful_shutdown=2,
             )
             self._server = _Server(config, lambda: ready.set_result(None))
-            with listener, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            with listener, short_turns(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
                 self._loop = runner.get_loop()
                 runner.run(self._server.serve(sockets=[listener]))
         except BaseException as error:

@@ -6,6 +6,7 @@ It ends when the kernel says so, or when the kernel is gone: then what was put i
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -82,6 +83,7 @@ class Process:
             self._policy.connect(self.channel)
         self._policy.start()
         self._gateway = Gateway(self._policy, self._store, **setup.options)
+        gc.freeze()  # what was imported stays: no collection needs to look at it
 
     def _tell(self, events: Sequence[Event]) -> None:
         self.channel.tell("events", list(events))

@@ -180,13 +180,25 @@ async def _begun(response: aiohttp.ClientResponse) -> _Answer:
 async def _events(answer: _Answer, where: str) -> AsyncIterator[dict[str, Any]]:
     kind = answer.response.content_type
     if kind == "text/event-stream":
-        async for line in _lines(answer):
-            data = line.removeprefix(b"data:").strip()
-            if data == _DONE:
-                await _linger(answer.response)
-                return
-            if data and line.startswith(b"data:"):  # other lines are comments and names of events
-                yield _object(data, where)
+        unfinished: list[bytes] = []  # lines have any length: the ids of a long prompt come in one
+        async for part in answer.parts():
+            unfinished.append(part)
+            if b"\n" not in part:
+                continue
+            *lines, rest = b"".join(unfinished).split(b"\n")
+            unfinished = [rest]
+            for line in lines:
+                if not line.startswith(b"data:"):  # comments and names of events
+                    continue
+                data = line[5:].strip()
+                if data == _DONE:
+                    await _linger(answer.response)
+                    return
+                if data:
+                    yield _object(data, where)
+        last = b"".join(unfinished).removeprefix(b"data:").strip()
+        if last and last != _DONE:
+            yield _object(last, where)
         return
     whole = b"".join([part async for part in answer.parts()])
     if kind != "application/json":
@@ -194,19 +206,6 @@ async def _events(answer: _Answer, where: str) -> AsyncIterator[dict[str, Any]]:
             f"{where} answered {kind}, which is no model's reply: {message_of(whole, '')} Is base_url right?"
         )
     yield _object(whole, where)
-
-
-async def _lines(answer: _Answer) -> AsyncIterator[bytes]:
-    """Lines of any length: the ids of a long prompt come in one."""
-    unfinished: list[bytes] = []
-    async for part in answer.parts():
-        unfinished.append(part)
-        if b"\n" in part:
-            *lines, rest = b"".join(unfinished).split(b"\n")
-            unfinished = [rest]
-            for line in lines:
-                yield line
-    yield b"".join(unfinished)
 
 
 async def _linger(response: aiohttp.ClientResponse) -> None:

@@ -7,6 +7,7 @@ stand in front, and nothing of the reply trains (contract 2).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from operator import itemgetter
@@ -23,7 +24,6 @@ from lightning_lab.records import Floats, Ids, Message
 _UNKNOWN_LOGPROB = -9999.0
 """OpenAI's number for a token whose log-prob it does not know."""
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_LARGEST_ID = 2**31 - 1
 _NUMBERS = {float, int, type(None)}
 _TOKEN, _LOGPROB = itemgetter("token"), itemgetter("logprob")
 _LENGTH = "length"
@@ -218,17 +218,15 @@ def _numbers(told: list[Any]) -> Floats:
 
 def _ids(told: Sequence[Any]) -> Ids:
     """Shape [n]; an id that is null is missing. Raises `PolicyError` for what is no id."""
-    if not told:
-        return np.empty(0, np.int32)
     try:
-        ids = np.array(told)
-        if ids.dtype == object:
-            ids = np.array([-1 if one is None else one for one in told])
-    except ValueError:  # lists of unequal lengths
-        ids = np.empty(0)
-    if ids.ndim != 1 or ids.dtype != np.int64 or ((ids < -1) | (ids > _LARGEST_ID)).any():
+        ids = np.frombuffer(array("i", told), np.int32)  # refuses what is no int of 32 bits, in one pass
+    except (OverflowError, TypeError):
+        if None not in told:
+            raise PolicyError("The endpoint told token ids that are none.") from None
+        return _ids([-1 if one is None else one for one in told])
+    if (ids < -1).any():
         raise PolicyError("The endpoint told token ids that are none.")
-    return ids.astype(np.int32)
+    return ids
 
 
 def _joined(parts: list[npt.NDArray[_Scalar]], kind: type[_Scalar]) -> npt.NDArray[_Scalar]:

@@ -6,13 +6,15 @@ import asyncio
 import concurrent.futures
 import contextlib
 import socket
+import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import HASTY, Say, ScriptedPolicy, chat_body, echo
+from gateway_lab import HASTY, Lab, Say, ScriptedPolicy, chat_body, echo
 
 from lightning_lab.gateway import Gateway, GatewayError, PauseCancelledError
 from lightning_lab.store import Store
@@ -265,3 +267,13 @@ async def test_a_crowd_meets_pauses_and_nobody_generates_inside_one(make_lab):
     assert sorted(call.ordinal for call in calls) == list(range(200))
     assert sorted(call.reply.content for call in calls) == sorted(map(str, range(200)))
     await lab.until(lambda: all(call.delivered for call in lab.calls()))
+
+
+def test_threads_take_short_turns_while_a_gateway_runs(make_lab: Callable[..., Lab]) -> None:
+    before = sys.getswitchinterval()
+    first, second = make_lab(), make_lab()
+    assert sys.getswitchinterval() == pytest.approx(min(before, 0.0005))
+    first.gateway.close()
+    assert sys.getswitchinterval() == pytest.approx(min(before, 0.0005))
+    second.gateway.close()
+    assert sys.getswitchinterval() == pytest.approx(before)
