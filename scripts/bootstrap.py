@@ -82,16 +82,19 @@ def install_torch() -> None:
     wanted = constrained_version("torch")
     if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0:
         return
-    if not shutil.which("nvidia-smi") and resolves_to_cuda(wanted):
-        cpu = [PYTHON, "-m", "pip", "--quiet", "install", wanted, "--index-url", TORCH_CPU_INDEX]
-        if subprocess.run(cpu, cwd=ROOT, capture_output=True).returncode == 0:
-            return
+    if not shutil.which("nvidia-smi") and not install_cpu_torch(wanted) and resolves_to_cuda(wanted):
         print(
             "No NVIDIA GPU here and PyTorch's CPU builds cannot be reached: pip now downloads the CUDA build "
             "(about 3 GB, 8 GB on disk). Ctrl-C to stop.",
             flush=True,
         )
     pip("install", wanted)
+
+
+def install_cpu_torch(wanted: str) -> bool:
+    """From PyTorch's own index. Asked first: an index that keeps no metadata apart sends a whole wheel to be asked."""
+    command = [PYTHON, "-m", "pip", "-qq", "--timeout", "10", "--retries", "0", "install", wanted]
+    return subprocess.run([*command, "--index-url", TORCH_CPU_INDEX], cwd=ROOT, capture_output=True).returncode == 0
 
 
 def resolves_to_cuda(requirement: str) -> bool:
