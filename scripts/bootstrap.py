@@ -140,7 +140,7 @@ def link_data_files() -> None:
 def link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_symlink() or target.exists():
-        target.unlink() if target.is_symlink() else shutil.rmtree(target)
+        shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
     target.symlink_to(source, target_is_directory=True)
 
 
