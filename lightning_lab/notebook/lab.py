@@ -6,9 +6,11 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -79,7 +81,7 @@ class Lab(metaclass=OneOpenLab):
     four per core). ``gateway="process"``: gateway and store's writer in a process of their own, so that a kernel that
     computes does not slow them. ``resume``: the id of a run whose kernel died or whose lab was closed; that lab is
     opened again, for ``trainer.resume(id)``. ``redact``: regular expressions by name; what they match is hidden
-    wherever a run is shown or exported (``{**ll.SECRETS, "badge": r"EMP-\\d{6}"}``), and kept in the store.
+    wherever a run is shown or exported (``{**ll.SECRETS, "badge": r"EMP-\\d{6}"}``); the store keeps it until `purge`.
 
     Equal arguments give the open lab again; others replace it when it is idle. Raises `LabBusyError` when it is not,
     `MissingExtraError`, `policy.base.PolicyError`, `gateway.GatewayError` or `store.StoreError`; a start that fails
@@ -201,6 +203,14 @@ class Lab(metaclass=OneOpenLab):
                 parts.controller.external = server
         self.show_run(server.run_id)
         return server
+
+    def purge(self, *, older_than: timedelta) -> int:
+        """Forget what rollouts said that ended longer ago: prompts, replies, ids, outputs. Returns how many.
+
+        Their rewards, weights and counts stay. Other labs and exported runs have files of their own. Rollouts of the
+        run that trains are left alone.
+        """
+        return self.open_parts().store.purge(time.time() - older_than.total_seconds())
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

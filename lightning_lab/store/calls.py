@@ -45,6 +45,11 @@ class Calls:
             self._trails.drop(key)
         self._open.clear()
 
+    def forget_all(self) -> None:
+        """Calls were deleted."""
+        self._trails.clear()
+        self._open.clear()
+
     def end(self, rollout_id: str, attempt: int) -> None:
         """The rollout is over."""
         self._trails.drop((rollout_id, attempt))

@@ -44,6 +44,12 @@ class Contents:
             self._known.pop(key, None)
         self._fresh.clear()
 
+    def forget_all(self) -> None:
+        """Values were deleted; what is stored now is in the file."""
+        self._known.clear()
+        self._fresh.clear()
+        self._bytes = 0
+
     def messages(self, group: Group, conversations: Sequence[Sequence[Message]]) -> list[list[int]]:
         """The ids of the messages of several conversations: one question to the file for all that may be new."""
         keys = [[_key(message) for message in conversation] for conversation in conversations]

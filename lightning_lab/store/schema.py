@@ -125,6 +125,7 @@ def open_writer(path: Path, durability: Durability) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode=WAL").fetchone()
         connection.execute(f"PRAGMA synchronous={'FULL' if durability == 'fsync' else 'NORMAL'}")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_SIZE_LIMIT}").fetchone()
+        connection.execute("PRAGMA secure_delete=ON").fetchone()  # what is purged is overwritten, not only unlinked
         if not connection.execute("PRAGMA user_version").fetchone()[0]:
             create_tables(connection)
     return connection

@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning_lab.records import Break, Call, Event, Floats, Rollout, Run, Sample, Step
 from lightning_lab.store.errors import ReadOnlyError, StoreError
+from lightning_lab.store.purge import wipe_log
 from lightning_lab.store.reader import Reader, one
 from lightning_lab.store.schema import Durability
 from lightning_lab.store.transaction import Put
@@ -97,6 +98,17 @@ class Store:
     ) -> Future[int]:
         """Append one line to the log. ``data``: JSON values; NaN and infinities become null."""
         return self._put("any_event", kind, run_id, subject, dict(data or {}))
+
+    def purge(self, before: float) -> int:
+        """Forget what rollouts said that ended before a time (Unix seconds): their texts, calls, samples and ids.
+
+        Rewards, weights and counts stay; rollouts of a run that still trains are left alone. Blocks until nothing of
+        it is left in the store's files, and returns how many rollouts were purged. Event kind ``purge``.
+        """
+        seq = self._put("purge", float(before)).result()
+        wipe_log(self.path)
+        (event,) = self.events(after=seq - 1, limit=1)
+        return int(event.data["rollouts"])
 
     def _put(self, method: str, *arguments: Any) -> Future[int]:
         if self._writer is not None:

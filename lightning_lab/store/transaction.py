@@ -18,6 +18,7 @@ from lightning_lab.records import (
     Run,
     Sample,
     Step,
+    Task,
 )
 from lightning_lab.store import encoding as enc
 from lightning_lab.store import rows
@@ -26,6 +27,7 @@ from lightning_lab.store.contents import Contents
 from lightning_lab.store.errors import BadRecordError, StoreError, TerminalStateError
 from lightning_lab.store.group import Group, Numbers
 from lightning_lab.store.lru import LruBytes
+from lightning_lab.store.purge import purge
 
 _RUN_BYTES = 4 * 1024 * 1024
 _ENTRY_BYTES = 300
@@ -130,6 +132,18 @@ class Transaction:
     def any_event(self, at: float, kind: str, run_id: str, subject: str, data: Mapping[str, Any]) -> int:
         """The same, from outside: ``data`` may hold whatever `encoding.dump_json` accepts."""
         return self.event(at, kind, run_id, subject, enc.plain(data))
+
+    def purge(self, at: float, before: float) -> int:
+        self._group.write()
+        count = purge(self._connection, before, self._wordless)
+        self._contents.forget_all()
+        self._calls.forget_all()
+        return self.event(at, "purge", "", "", {"before": before, "rollouts": count})
+
+    def _wordless(self, task: Task) -> int:
+        ref = self._contents.one(self._group, "task", task)
+        self._group.write()
+        return ref
 
     def run(self, at: float, run: Run) -> int:
         self._execute(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,25 @@ async def test_nothing_that_is_shown_holds_the_secret(open_lab: OpenLab, tmp_pat
     run = ll.load(path)
     assert not shows(str(run.rollout(rollout.id).calls()))
     assert "[redacted badge]" in run.rollout(rollout.id).calls()[0].messages[0].content
+
+
+@pytest.mark.parametrize("gateway", ["thread", "process"])
+async def test_what_was_said_is_purged_after_its_time(open_lab: OpenLab, gateway: str) -> None:
+    lab = open_lab(gateway=gateway)
+    rollout = await lab.run(asker, PROMPT)
+
+    def stored() -> bytes:
+        return b"".join(path.read_bytes() for path in lab.path.rglob("*") if path.is_file())
+
+    assert lab.purge(older_than=timedelta(days=1)) == 0
+    assert len(rollout.calls()) == 1
+    assert KEY.encode() in stored()
+    assert lab.purge(older_than=timedelta()) == 1
+    assert KEY.encode() not in stored()
+    assert (rollout.calls(), rollout.state) == ([], "succeeded")
+    assert rollout.bundle()
+    again = await lab.run(asker, PROMPT)
+    assert len(again.calls()) == 1
 
 
 async def test_a_traceback_in_a_cell_holds_none(open_lab: OpenLab) -> None:
