@@ -11,6 +11,7 @@ import numpy as np
 
 from lightning_lab.gateway.auth import Grant
 from lightning_lab.gateway.draft import Draft
+from lightning_lab.gateway.protocols.steering import steering
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Wire
 from lightning_lab.policy.base import ChatPolicy, ChatReply, Policy
 from lightning_lab.records import Call, Message, Sampling
@@ -23,7 +24,7 @@ def ask(endpoint: ChatPolicy, request: Request, used: Sampling) -> ChatReply:
     """The reply of a chat-level endpoint to a request; nothing is sent before it is listened to."""
     if request.prompt is not None:
         return endpoint.complete(request.prompt, used)
-    return endpoint.chat(request.messages, request.tools, used)
+    return endpoint.chat(request.messages, request.tools, used, steering(request))
 
 
 async def choice_of(policy: Policy, draft: Draft, head: Head, index: int, *, tool_prefix: str) -> Choice:

@@ -194,8 +194,14 @@ class ChatPolicy(Policy, Protocol):
     """
 
     def chat(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], sampling: Sampling
-    ) -> ChatReply: ...
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
+        steering: Mapping[str, Any],
+    ) -> ChatReply:
+        """Continue a conversation. ``steering``: further fields of Chat Completions that say what a reply may be."""
+        ...
 
     def complete(self, prompt: str | Ids, sampling: Sampling) -> ChatReply:
         """Continue raw text or ids."""

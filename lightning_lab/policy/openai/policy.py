@@ -63,9 +63,14 @@ class OpenAIPolicy:
         self._endpoint.close()
 
     def chat(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
+        steering: Mapping[str, Any],
     ) -> EndpointReply:
-        body: dict[str, Any] = {"messages": [self._written(message) for message in messages], "logprobs": True}
+        written = [self._written(message) for message in messages]
+        body: dict[str, Any] = {**steering, "messages": written, "logprobs": True}
         if tools:
             body["tools"] = list(tools)
         return self._reply("/chat/completions", body, sampling)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from notebook_standin import says_yes, tasks
+from notebook_standin import asker, says_yes, tasks
 
 import lightning_lab as ll
 from lightning_lab.gateway.agl import AglServer
@@ -33,6 +36,53 @@ def test_a_lab_without_its_model_server_does_not_open(open_lab: OpenLab, tmp_pat
     with pytest.raises(PolicyError, match="Is it running"):
         open_lab(ll.Policy.openai("http://127.0.0.1:9/v1", "m"))
     assert not (tmp_path / "runs").exists()
+
+
+class _Answering(BaseHTTPRequestHandler):
+    """A model server that always says yes, and tells no ids."""
+
+    def do_GET(self) -> None:
+        self._send({"data": [{"id": "m"}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        said = {"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+        self._send({"choices": [said], "usage": {"prompt_tokens": 5, "completion_tokens": 2}})
+
+    def _send(self, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def model_server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answering) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+        thread.join()
+
+
+async def test_an_agent_on_a_model_server_is_run_and_not_trained(open_lab: OpenLab, model_server: str) -> None:
+    key = secrets.token_hex(16)  # no literal: a manifest holds the diff of the working tree
+    lab = open_lab(ll.Policy.openai(model_server, "m", api_key=key))
+    rollout = await lab.run(asker, tasks()[0], grader=says_yes)
+    assert rollout.reward == 1.0
+    calls = lab.store.calls(rollout.id)
+    assert {call.reply.content for call in calls} == {"yes"}
+    assert all(call.request_extra["endpoint_left_out"] for call in calls)
+    with pytest.raises(PolicyError, match="only answers"):
+        Trainer(lab, asker, tasks(), says_yes, n=2, groups=1).fit(steps=1)
+    lab.close()
+    stored = [path for path in lab.path.parent.rglob("*") if path.is_file()]
+    assert not [path for path in stored if key.encode() in path.read_bytes()]
 
 
 def test_external_controllers_are_served_on_demand(open_lab: OpenLab) -> None:
