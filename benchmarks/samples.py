@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from lightning_lab.records import Call, Ids, Message, Sampling
-from lightning_lab.samples import MERGES, build_samples
+from lightning_lab.samples import MERGES, SampleSet, build_samples
 from lightning_lab.store import Store
 
 VOCABULARY = 150_000
@@ -156,11 +156,14 @@ def measure(rollouts: int, calls: int, final: int) -> dict[str, Any]:
 
 
 def measure_stored(store: Store, rollout_ids: Sequence[str]) -> dict[str, Any]:
-    tokens = stored = built = listed = listed_tokens = memory = memory_in_place = 0.0
+    def build(rollout_id: str) -> SampleSet:
+        return build_samples(store.calls(rollout_id), decode)
+
+    stored = sum(seconds(lambda rollout_id=rollout_id: build(rollout_id)) for rollout_id in rollout_ids)  # type: ignore[misc]
+    tokens = built = listed = listed_tokens = memory = memory_in_place = 0.0
     merged: dict[str, int] = dict.fromkeys(MERGES, 0)
     breaks = 0
     for number, rollout_id in enumerate(rollout_ids):
-        stored += seconds(lambda rollout_id=rollout_id: build_samples(store.calls(rollout_id), decode))  # type: ignore[misc]
         made = [replace(call, prompt_ids=call.prompt_ids.copy()) for call in store.calls(rollout_id)]
         tokens += prompt_tokens(made)
         built += seconds(lambda made=made: build_samples(made, decode))  # type: ignore[misc]
@@ -168,7 +171,7 @@ def measure_stored(store: Store, rollout_ids: Sequence[str]) -> dict[str, Any]:
             listed += seconds(lambda made=made: linear_with_lists(made))  # type: ignore[misc]
             listed_tokens += prompt_tokens(made)
             raw = 4 * sum(len(call.prompt_ids) + len(call.sampled_ids) for call in made)
-            reading = peak(lambda rollout_id=rollout_id: build_samples(store.calls(rollout_id), decode))  # type: ignore[misc]
+            reading = peak(lambda rollout_id=rollout_id: build(rollout_id))  # type: ignore[misc]
             memory = max(memory, reading / raw)
             memory_in_place = max(memory_in_place, 1 + peak(lambda made=made: build_samples(made, decode)) / raw)  # type: ignore[misc]
             breaks += len(build_samples(made, decode).breaks)

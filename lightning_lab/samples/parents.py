@@ -88,7 +88,7 @@ def continues(call: Call, parent: Call) -> bool:
     stop = start + len(parent.sampled_ids)
     return (
         stop <= len(call.prompt_ids)
-        and _equal(call.prompt_ids[start:stop], parent.sampled_ids)
+        and bool((call.prompt_ids[start:stop] == parent.sampled_ids).all())
         and _equal(call.prompt_ids[:start], parent.prompt_ids)
     )
 

@@ -95,7 +95,11 @@ def _row(forest: Forest, path: list[int], trained: set[int], kinds: Collection[s
         good, reasons = _trainable(node, kinds)
         for reason, count in reasons.items():
             masked[reason] += count
-        if good.any():
+        if good is None:  # all of it, as nearly always
+            mask[start:stop] = True
+            logprobs[start:stop] = node.call.logprobs[: node.usable]
+            versions[start:stop] = node.call.versions[: node.usable]
+        elif good.any():
             mask[start:stop] = good
             logprobs[start:stop][good] = node.call.logprobs[: node.usable][good]
             versions[start:stop][good] = node.call.versions[: node.usable][good]
@@ -110,8 +114,8 @@ def _row(forest: Forest, path: list[int], trained: set[int], kinds: Collection[s
     )
 
 
-def _trainable(node: Node, kinds: Collection[str] | None) -> tuple[Mask, dict[str, int]]:
-    """Which usable sampled tokens of a call train, and how many of its sampled tokens do not, by reason."""
+def _trainable(node: Node, kinds: Collection[str] | None) -> tuple[Mask | None, dict[str, int]]:
+    """Which usable sampled tokens of a call train (None: all), and how many of its sampled tokens do not, by reason."""
     call, usable = node.call, node.usable
     missing = len(call.sampled_ids) - usable
     if kinds is not None and call.kind not in kinds:
@@ -119,7 +123,10 @@ def _trainable(node: Node, kinds: Collection[str] | None) -> tuple[Mask, dict[st
     if not _aligned(call):
         return np.zeros(usable, np.bool_), {MaskReason.UNALIGNED: usable, MaskReason.MISSING_IDS: missing}
     good = np.isfinite(call.logprobs[:usable])
-    return good, {MaskReason.NO_LOGPROB: usable - int(good.sum()), MaskReason.MISSING_IDS: missing}
+    lost = usable - int(np.count_nonzero(good))
+    if not lost and not missing:
+        return None, {}
+    return good, {MaskReason.NO_LOGPROB: lost, MaskReason.MISSING_IDS: missing}
 
 
 def _aligned(call: Call) -> bool:
