@@ -52,6 +52,9 @@ async def test_openai_agents_run_and_train_on_the_quickstart_model(open_lab: Ope
     assert steps["version"].iloc[-1] == len(updated)
     frame = run.rollouts()
     assert set(frame["state"]) <= {"succeeded", "failed"} and (frame["calls"] >= 1).all()
+    weighed = frame[frame["step"].isin(updated.index)]
+    effective, planned = weighed["effective_weight"].to_numpy(), weighed["weight"].to_numpy()
+    assert effective == pytest.approx(planned), "nothing was corrected"
     samples = run.rollout(frame.index[0]).samples()
     assert samples and all(sample.mask.any() for sample in samples)
 
