@@ -385,6 +385,15 @@ export function decodeBlock(data: unknown, buffers: readonly Buffer[]): IRowBloc
   return decodeRows(data, buffers);
 }
 
+/** Calls over time: the answer to `timeline`. */
+export function decodeTimeline(
+  data: unknown,
+  buffers: readonly Buffer[]
+): { readonly updates: readonly (readonly number[])[]; readonly columns: IRowBlock['columns'] } {
+  const updates = list(object(data).updates).map(item => list(item).map(value => number(value) ?? NaN));
+  return { updates, columns: decodeRows(data, buffers).columns };
+}
+
 /** Part of a sample's tokens: the answer to `tokens`. Throws `SchemaMismatch`. */
 export function decodeTokens(data: unknown, buffers: readonly Buffer[]): ITokenPart {
   const header = object(data);

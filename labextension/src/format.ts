@@ -10,6 +10,7 @@ function isNumber(value: number | null | undefined): value is number {
 }
 
 const INTEGER = new Intl.NumberFormat('en-US');
+const INTEGER_OR_SHORT = new Intl.NumberFormat('en-US', { maximumSignificantDigits: 4 });
 
 /** `12,345` */
 export function integer(value: number | null | undefined): string {
@@ -40,6 +41,30 @@ export function fixed(value: number | null | undefined, digits = 3): string {
   }
   const shown = Math.abs(value).toFixed(digits);
   return value < 0 && Number(shown) !== 0 ? MINUS + shown : shown;
+}
+
+/** A reading of a chart: `1,184`, `0.462`, `6.4e−14`; never a zero that is none. */
+export function reading(value: number | null | undefined): string {
+  if (!isNumber(value) || value === 0) {
+    return isNumber(value) ? '0' : DASH;
+  }
+  const size = Math.abs(value);
+  if (size < 0.0005) {
+    return value.toExponential(1).replace(/-/g, MINUS);
+  }
+  return size >= 100 ? integer(value).replace('-', MINUS) : fixed(value);
+}
+
+/** Labels of an axis, as short as they can be without becoming equal. */
+export function axisLabels(values: readonly number[]): string[] {
+  const largest = Math.max(...values.map(Math.abs));
+  if (largest > 0 && largest < 0.001) {
+    return values.map(value => (value === 0 ? '0' : value.toExponential(0).replace(/-/g, MINUS)));
+  }
+  return values.map(value => {
+    const text = Math.abs(value) >= 10_000 ? compact(value) : INTEGER_OR_SHORT.format(value);
+    return text.replace('-', MINUS);
+  });
 }
 
 /** `+0.713`, `−0.204`, `0.000`. */

@@ -179,7 +179,7 @@ def _skipped(steps: Sequence[Step]) -> Iterable[Problem]:
 def _breaks(marks: Marks) -> Iterable[Problem]:
     for cause, ids in marks.breaks.items():
         rollouts = tuple(dict.fromkeys(reversed(ids)))
-        detail = f"{len(ids):,} calls of {len(rollouts):,} rollouts could not continue a sample."
+        detail = f"{_many(len(ids), 'call')} of {_many(len(rollouts), 'rollout')} could not continue a sample."
         title = f"Breaks: {cause.replace('_', ' ')}"
         yield Problem(kind="break", severity=1, title=title, detail=detail, count=len(ids), rollouts=rollouts)
 
@@ -190,3 +190,7 @@ def _latest(ids: Sequence[str]) -> Sequence[str]:
 
 def _of(part: int, whole: int, what: str = "rollouts") -> str:
     return f"{part:,} of {whole:,} {what}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

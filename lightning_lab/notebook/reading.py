@@ -11,16 +11,19 @@ from lightning_lab.notebook.redacted import redacted
 from lightning_lab.notebook.requests import Handler, Reply, RequestError
 from lightning_lab.notebook.sides import break_sides
 from lightning_lab.notebook.strips import sample_columns
+from lightning_lab.notebook.timeline import timeline_reply
 from lightning_lab.notebook.token_text import TokenText
 from lightning_lab.notebook.weighing import weigh_group
 from lightning_lab.store import COMMON, Redaction, Store
 from lightning_lab.store.errors import UnknownIdError
 
+_METHODS = ("rollout", "tokens", "sides", "weights", "timeline")
+
 
 def reading_handlers(store: Callable[[], Store], text: TokenText, redaction: Redaction = COMMON) -> dict[str, Handler]:
     """``store`` is asked each time: a closed lab reads from another one than an open lab."""
     reading = _Reading(store, text, redaction)
-    return {name: reading.found(getattr(reading, name)) for name in ("rollout", "tokens", "sides", "weights")}
+    return {name: reading.found(getattr(reading, name)) for name in _METHODS}
 
 
 class _Reading:
@@ -46,6 +49,12 @@ class _Reading:
 
     def weights(self, params: Mapping[str, Any]) -> dict[str, Any]:
         return weigh_group(self._store(), str(params.get("id", "")))
+
+    def timeline(self, params: Mapping[str, Any]) -> Reply:
+        ids = params.get("rollouts")
+        if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+            raise RequestError("A timeline needs a list of rollouts.")
+        return timeline_reply(self._store(), str(params.get("run", "")), ids)
 
     def found(self, handler: Handler) -> Handler:
         def answer(params: Mapping[str, Any]) -> Any:

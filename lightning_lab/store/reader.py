@@ -176,6 +176,16 @@ class Reader:
                 tokens.update({row[0]: (row[1], row[2]) for row in connection.execute(sql, chunk)})
         return tokens
 
+    def call_times(self, rollout_ids: Sequence[str]) -> dict[str, list[tuple[float, float, float]]]:
+        times: dict[str, list[tuple[float, float, float]]] = {id: [] for id in rollout_ids}
+        read = ", ".join(f"json_extract(body, '$.{name}')" for name in ("arrived_at", "started_at", "finished_at"))
+        with self._snapshot() as connection:
+            for chunk in _chunks(list(times)):
+                sql = f"SELECT rollout_id, {read} FROM calls WHERE rollout_id IN ({_marks(chunk)}) ORDER BY n"
+                for rollout_id, *at in connection.execute(sql, chunk):
+                    times[rollout_id].append((at[0], at[1], at[2]))
+        return times
+
     def manifest(self) -> dict[str, Any]:
         with self._snapshot() as connection:
             return {key: enc.load_json(value) for key, value in connection.execute("SELECT * FROM manifest")}

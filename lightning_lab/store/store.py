@@ -223,6 +223,10 @@ class Store:
         """(prompt tokens, sampled tokens) of each call given that is stored."""
         return self._reader.call_tokens(call_ids)
 
+    def call_times(self, rollout_ids: Sequence[str]) -> dict[str, list[tuple[float, float, float]]]:
+        """(arrived, started, finished) of every call of some rollouts, by rollout id: when their models worked."""
+        return self._reader.call_times(rollout_ids)
+
     def manifest(self) -> dict[str, Any]:
         """The manifest inside an exported run; empty in a live store (see the run folder)."""
         return self._reader.manifest()

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from 'react';
 import uPlot from 'uplot';
 
-import { fixed } from '../format';
+import { axisLabels, reading } from '../format';
 import { thinned } from '../thin';
 import { useWidth } from './hooks';
 import { themeColor, themeFont } from './paint';
@@ -100,7 +100,7 @@ function options(props: IChartProps, node: HTMLElement, width: number, height: n
         gap: 4,
         incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
       },
-      { ...axis, size: 40, gap: 4, splits: undefined, space: 28 }
+      { ...axis, size: 40, gap: 4, space: 28, values: (_u, splits) => axisLabels(splits) }
     ],
     series: [{ label: 'step' }, ...props.series.map(series => seriesOptions(series, node))]
   };
@@ -191,7 +191,7 @@ export function Chart(props: IChartProps): JSX.Element {
           {series.map(s => (
             <span key={s.label} className="ll-legend-item">
               <i className={`ll-swatch ll-mod-${s.look}`} style={{ color: s.color }} aria-hidden="true" />
-              {s.label} <b>{fixed(at === null ? latest(s.values) : s.values[at])}</b>
+              {s.label} <b>{reading(at === null ? latest(s.values) : s.values[at])}</b>
             </span>
           ))}
           <span className="ll-legend-step">{at === null ? '' : trans.__('step %1', x[at])}</span>

@@ -61,6 +61,11 @@ export class RolloutGrid {
 
   readonly node = document.createElement('div');
 
+  /** Places of the table that are shown, in order. */
+  get index(): Uint32Array {
+    return this._index;
+  }
+
   get order(): IOrder {
     return this._order;
   }

@@ -1,11 +1,12 @@
 /** The rollout grid with its filters. */
 
-import { useEffect, useRef, useState } from 'react';
+import { useCallback, useEffect, useRef, useState } from 'react';
 
 import { integer } from '../format';
 import type { IFocus } from '../order';
 import { ROLLOUT_STATES } from '../wire';
 import { RolloutGrid } from './grid';
+import { TimelineView } from './timelineView';
 import { useView } from './view';
 
 export interface IGridViewProps {
@@ -25,6 +26,8 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
   const [allColumns, setAllColumns] = useState(false);
   const [layout, setLayout] = useState({ shown: 0, hidden: 0 });
   const { model, selection } = source;
+  const [timeline, setTimeline] = useState(false);
+  const places = useCallback(() => grid.current?.index ?? new Uint32Array(0), []);
 
   useEffect(() => {
     const made = new RolloutGrid({
@@ -63,6 +66,14 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
   return (
     <section className="ll-rollouts" aria-label={trans.__('Rollouts')}>
       <div className="ll-toolbar">
+        <div className="ll-columns-switch ll-shape" role="group" aria-label={trans.__('Show rollouts as')}>
+          <button type="button" aria-pressed={!timeline} onClick={() => setTimeline(false)}>
+            {trans.__('Table')}
+          </button>
+          <button type="button" aria-pressed={timeline} onClick={() => setTimeline(true)}>
+            {trans.__('Timeline')}
+          </button>
+        </div>
         <input
           type="search"
           className="ll-search"
@@ -114,7 +125,8 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
           )}
         </span>
       </div>
-      <div className="ll-grid-host" ref={host} />
+      <div className="ll-grid-host" ref={host} hidden={timeline} />
+      {timeline && <TimelineView active={active} places={places} onOpen={onOpen} />}
       {model.rows.count === 0 && (
         <p className="ll-grid-empty">{trans.__('No rollout yet. They appear here the moment they are queued.')}</p>
       )}

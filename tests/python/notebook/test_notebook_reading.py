@@ -31,6 +31,7 @@ from lightning_lab.records import (
     Sample,
     Sampling,
     Segment,
+    Step,
     Task,
 )  # fmt: skip
 from lightning_lab.store import Store, StoreError, export_run
@@ -111,7 +112,7 @@ def ask(store: Store, method: str, **params: Any) -> Any:
 
 
 def columns(header: dict[str, Any], reply: Reply) -> dict[str, list[Any]]:
-    formats = {"f32": "<f4", "i32": "<i4"}
+    formats = {"f64": "<f8", "f32": "<f4", "i32": "<i4"}
     read: dict[str, list[Any]] = {}
     for column in header["columns"]:
         data = reply.buffers[column["buffer"]]
@@ -192,6 +193,19 @@ def test_weights_under_every_normaliser_and_one_sentence(store: Store) -> None:
     assert told["sentence"] == "Cut into 2 samples by tool_args; it would weigh 1.3× under sample_mean."
     assert ask(store, "weights", id="r-lost")["sentence"].startswith("No reward (grader_error)")
     assert "Eval rollouts are not trained on" in ask(store, "weights", id="r-free")["sentence"]
+
+
+def test_the_timeline_has_every_call_and_when_the_run_was_updating(store: Store) -> None:
+    metrics = {"seconds_collect": 3.0}
+    step = Step(run_id="run", index=4, version=5, rollout_ids=(), metrics=metrics, started_at=2.0, finished_at=9.0)
+    store.put_step(step).result()
+    header, calls = ask(store, "timeline", run="run", rollouts=["r-free", "r-cut", "r-none"])
+    assert calls["rollout"] == [0, 1, 1]
+    stored = [call for id in ("r-free", "r-cut") for call in store.calls(id)]
+    assert calls["arrived"] == [call.arrived_at for call in stored]
+    assert calls["finished"] == [call.finished_at for call in stored]
+    assert header["updates"] == [[4, 5.0, 9.0]]
+    assert "list of rollouts" in ask(store, "timeline", run="run", rollouts="r-cut")["message"]
 
 
 @pytest.mark.parametrize("method", ["rollout", "tokens", "sides", "weights"])

@@ -1,0 +1,218 @@
+/** The timeline on canvas: one line per rollout, its model's work in it, the learner's updates behind all. */
+
+import type { Column } from '../wire';
+import { elapsed, shortId } from '../format';
+import type { RowTable } from '../rows';
+import { beginOf, endOf, ISpan, spanOf, ticks } from '../timeline';
+import { prepare, themeColor, themeFont } from './paint';
+
+const LINE = 16;
+const HEAD = 22;
+const LEFT = 64;
+
+/** Calls of one rollout: arrived, started, finished, over and over. */
+export type CallTimes = readonly number[];
+
+export interface ITimelineCalls {
+  readonly ids: readonly string[];
+  readonly updates: readonly (readonly number[])[];
+  readonly columns: ReadonlyMap<string, Column>;
+}
+
+export interface ITimelineOptions {
+  readonly label: string;
+  readonly onOpen: (id: string) => void;
+  /** These rollouts are in sight and their calls are not known. */
+  readonly onMissing: (ids: readonly string[]) => void;
+}
+
+export class TimelineCanvas {
+  constructor(private readonly _options: ITimelineOptions) {
+    this.node.className = 'll-timeline';
+    this.node.dataset.testid = 'll-timeline';
+    this.node.tabIndex = 0;
+    this.node.setAttribute('role', 'group');
+    this.node.setAttribute('aria-label', _options.label);
+    this._canvas.className = 'll-timeline-canvas';
+    this._canvas.setAttribute('role', 'img');
+    this._canvas.setAttribute('aria-label', _options.label);
+    this.node.append(this._canvas, this._spacer);
+    this.node.addEventListener('scroll', this._onScroll, { passive: true });
+    this._canvas.addEventListener('click', this._onClick);
+    if (typeof ResizeObserver !== 'undefined') {
+      this._observer = new ResizeObserver(() => this.paint());
+      this._observer.observe(this.node);
+    }
+  }
+
+  readonly node = document.createElement('div');
+  /** The whole run, or the time of the rollouts in sight. */
+  whole = false;
+
+  show(rows: RowTable, places: Uint32Array, now: number): void {
+    this._rows = rows;
+    this._places = places;
+    this._now = now;
+    this.paint();
+  }
+
+  /** Calls that were asked for have arrived; a rollout that runs is asked for again. */
+  add({ ids, updates, columns }: ITimelineCalls): void {
+    const column = (name: string): ArrayLike<number> => {
+      const found = columns.get(name);
+      return found?.kind === 'number' ? found.values : [];
+    };
+    const [rollout, arrived, started, finished] = ['rollout', 'arrived', 'started', 'finished'].map(column);
+    const calls = ids.map((): number[] => []);
+    for (let i = 0; i < rollout.length; i++) {
+      calls[rollout[i]]?.push(arrived[i], started[i], finished[i]);
+    }
+    ids.forEach((id, i) => this._calls.set(id, calls[i]));
+    this._updates = updates;
+    this.paint();
+  }
+
+  forget(): void {
+    this._calls.clear();
+    this._updates = [];
+  }
+
+  paint(): void {
+    cancelAnimationFrame(this._frame);
+    this._frame = 0;
+    this._colors.clear();
+    const rows = this._rows;
+    const [width, height] = [this.node.clientWidth, this.node.clientHeight];
+    this._spacer.style.height = `${Math.max(0, HEAD + this._places.length * LINE - height)}px`;
+    const context = prepare(this._canvas, width, height);
+    const first = Math.floor(this.node.scrollTop / LINE);
+    const seen = this._places.subarray(first, first + Math.ceil((height - HEAD) / LINE));
+    const span = rows && spanOf(rows, this.whole ? this._places : seen, this._now);
+    this.node.dataset.lines = String(seen.length);
+    if (!rows || !span || width <= LEFT) {
+      return;
+    }
+    this._askFor(rows, seen);
+    if (context) {
+      const scale = (width - LEFT - 10) / (span.to - span.from);
+      const x = (at: number): number => LEFT + (at - span.from) * scale;
+      this._paintUpdates(context, x, width, height);
+      this._paintAxis(context, x, span, width);
+      const shift = HEAD + first * LINE - this.node.scrollTop;
+      seen.forEach((row, i) => this._paintRow(context, rows, row, shift + i * LINE, x));
+    }
+  }
+
+  dispose(): void {
+    cancelAnimationFrame(this._frame);
+    this._observer?.disconnect();
+    this.node.remove();
+  }
+
+  /** Asked for once in each picture: style is dear to read. */
+  private _color(name: string): string {
+    let color = this._colors.get(name);
+    if (color === undefined) {
+      color = themeColor(this.node, name);
+      this._colors.set(name, color);
+    }
+    return color;
+  }
+
+  private _askFor(rows: RowTable, seen: Uint32Array): void {
+    const missing: string[] = [];
+    for (const row of seen) {
+      const id = rows.text('id', row);
+      const runs = rows.word('state', row) === 'running';
+      if (id && rows.numbers.calls[row] * 3 !== (this._calls.get(id)?.length ?? 0) && (runs || !this._calls.has(id))) {
+        missing.push(id);
+      }
+    }
+    if (missing.length > 0) {
+      this._options.onMissing(missing.slice(0, 200));
+    }
+  }
+
+  private _paintUpdates(
+    context: CanvasRenderingContext2D,
+    x: (at: number) => number,
+    width: number,
+    height: number
+  ): void {
+    context.fillStyle = this._color('var(--jp-warn-color1)');
+    context.globalAlpha = 0.14;
+    for (const [, from, to] of this._updates) {
+      const [left, right] = [Math.max(LEFT, x(from)), Math.min(width, x(to))];
+      if (right > left) {
+        context.fillRect(left, HEAD, right - left, height - HEAD);
+      }
+    }
+    context.globalAlpha = 1;
+  }
+
+  private _paintAxis(context: CanvasRenderingContext2D, x: (at: number) => number, span: ISpan, width: number): void {
+    context.font = themeFont(this.node, 10);
+    context.textBaseline = 'middle';
+    for (const seconds of ticks(span, Math.max(2, Math.floor(width / 110)))) {
+      const at = x(span.from + seconds);
+      context.fillStyle = this._color('var(--jp-border-color2)');
+      context.fillRect(at, HEAD - 4, 1, this.node.clientHeight);
+      context.fillStyle = this._color('var(--jp-ui-font-color2)');
+      context.fillText(`+${seconds > 0 && seconds < 1 ? `${seconds} s` : elapsed(seconds)}`, at + 3, HEAD / 2);
+    }
+  }
+
+  private _paintRow(
+    context: CanvasRenderingContext2D,
+    rows: RowTable,
+    row: number,
+    y: number,
+    x: (at: number) => number
+  ): void {
+    if (y < HEAD - LINE) {
+      return;
+    }
+    const bar = (from: number, to: number, color: string, alpha: number, inset: number): void => {
+      if (to >= from) {
+        context.globalAlpha = alpha;
+        context.fillStyle = this._color(color);
+        context.fillRect(x(from), y + inset, Math.max(1, x(to) - x(from)), LINE - 2 * inset);
+      }
+    };
+    const started = rows.numbers.started_at[row];
+    const failed = rows.word('state', row) === 'failed';
+    bar(beginOf(rows, row), started, 'var(--jp-border-color1)', 0.5, 7);
+    bar(started, endOf(rows, row, this._now), failed ? 'var(--jp-error-color1)' : 'var(--jp-success-color1)', 0.35, 4);
+    const calls = this._calls.get(rows.text('id', row)) ?? [];
+    for (let i = 0; i < calls.length; i += 3) {
+      bar(calls[i], calls[i + 1], 'var(--jp-warn-color1)', 0.8, 4);
+      bar(calls[i + 1], calls[i + 2], 'var(--jp-brand-color1)', 0.9, 3);
+    }
+    context.globalAlpha = 1;
+    context.fillStyle = this._color('var(--jp-ui-font-color2)');
+    context.fillText(shortId(rows.text('id', row)), 8, y + LINE / 2);
+  }
+
+  private _onClick = (event: MouseEvent): void => {
+    const line = Math.floor((event.offsetY - HEAD + this.node.scrollTop) / LINE);
+    const id = event.offsetY > HEAD ? (this._rows?.text('id', this._places[line] ?? -1) ?? '') : '';
+    if (id) {
+      this._options.onOpen(id);
+    }
+  };
+
+  private _onScroll = (): void => {
+    this._frame ||= requestAnimationFrame(() => this.paint());
+  };
+
+  private readonly _canvas = document.createElement('canvas');
+  private readonly _spacer = document.createElement('div');
+  private readonly _observer: ResizeObserver | undefined;
+  private readonly _colors = new Map<string, string>();
+  private readonly _calls = new Map<string, CallTimes>();
+  private _updates: readonly (readonly number[])[] = [];
+  private _rows: RowTable | null = null;
+  private _places: Uint32Array = new Uint32Array(0);
+  private _now = 0;
+  private _frame = 0;
+}
