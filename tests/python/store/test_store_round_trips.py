@@ -228,6 +228,26 @@ def test_growth_is_linear_in_what_is_new(store: Store) -> None:
         assert all(same(left, right) for left, right in zip(again.calls("r-1"), calls, strict=True))
 
 
+def test_rollouts_that_take_turns_take_what_is_new(store: Store) -> None:
+    """Many conversations in each commit, every call with its whole history: at most three times the new bytes."""
+    rollouts = [turns(40, f"r-{at}", new=100, seed=at) for at in range(8)]
+    for calls in zip(*rollouts, strict=True):
+        for item in calls:
+            store.put_call(item)
+            store.mark_delivered(item.id)
+    store.flush()
+    every = [item for calls in rollouts for item in calls]
+    text = sum(len(item.reply.content) + len(item.messages[-1].content) for item in every)
+    new = text + len(every) * 100 * (4 + 4 + 4 + 4)  # prompt; sampled ids, log-probs, versions
+    assert sum(len(item.prompt_ids) for item in every) * 4 > 5 * new  # the ids alone, if every prompt were stored
+    store.close()
+    assert store.path.stat().st_size <= 3 * new
+    with Store(store.path, read_only=True) as again:
+        for calls in rollouts:
+            wanted = [dataclasses.replace(item, delivered=True) for item in calls]
+            assert all(same(*pair) for pair in zip(again.calls(calls[0].rollout_id), wanted, strict=True))
+
+
 def test_growth_stays_linear_when_memory_is_short(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightning_lab.store.calls.TRAIL_BYTES", 0)
     with Store(store.path.with_name("small.sqlite")) as small:
