@@ -24,6 +24,7 @@ from lightning_lab.records import Floats, Ids, Message
 _UNKNOWN_LOGPROB = -9999.0
 """OpenAI's number for a token whose log-prob it does not know."""
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+_NO_IDS: Ids = np.empty(0, np.int32)
 _NUMBERS = {float, int, type(None)}
 _TOKEN, _LOGPROB = itemgetter("token"), itemgetter("logprob")
 _LENGTH = "length"
@@ -176,8 +177,10 @@ class EndpointReply:
         call["arguments"] += function.get("arguments") or ""
 
     def _count(self, choice: Mapping[str, Any], said: bool) -> None:
-        ids = _ids(choice.get("token_ids") or [])
-        told = _told(choice.get("logprobs") or {})
+        ids, told = _ids(choice.get("token_ids") or []), _told(choice.get("logprobs") or {})
+        if told is None and not len(ids):
+            self._untold = self._untold or said
+            return
         if told is None:
             logprobs = np.full(len(ids), np.nan, np.float32)
         else:
@@ -218,6 +221,8 @@ def _numbers(told: list[Any]) -> Floats:
 
 def _ids(told: Sequence[Any]) -> Ids:
     """Shape [n]; an id that is null is missing. Raises `PolicyError` for what is no id."""
+    if not told:
+        return _NO_IDS
     try:
         ids = np.frombuffer(array("i", told), np.int32)  # refuses what is no int of 32 bits, in one pass
     except (OverflowError, TypeError):
