@@ -27,6 +27,8 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 _NO_IDS: Ids = np.empty(0, np.int32)
 _NUMBERS = {float, int, type(None)}
 _TOKEN, _LOGPROB = itemgetter("token"), itemgetter("logprob")
+_MOST_TOKENS = 10_000_000
+"""More than any context: a larger count is an error of the endpoint's, and would fill the memory with ids of -1."""
 _LENGTH = "length"
 _BROKEN = ("abort", "error")
 _REASONING = ("reasoning_content", "reasoning")
@@ -139,7 +141,7 @@ class EndpointReply:
 
     def _counted(self, name: str) -> int | None:
         count = self._usage.get(name)
-        return count if isinstance(count, int) else None
+        return count if type(count) is int and 0 <= count <= _MOST_TOKENS else None
 
     def _hear(self, event: Mapping[str, Any]) -> None:
         if event.get("error"):

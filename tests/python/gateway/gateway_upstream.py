@@ -81,7 +81,7 @@ def opening(prompt_ids: Sequence[int] | None) -> dict[str, Any]:
     return {"prompt_token_ids": prompt_ids, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
 
 
-def usage(prompt: int, sampled: int) -> dict[str, Any]:
+def usage(prompt: Any, sampled: Any) -> dict[str, Any]:
     return {"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": sampled}}
 
 

@@ -169,6 +169,12 @@ async def test_a_server_that_tells_nothing_but_text(front, upstream):
     assert (await masks(front))[:2] == (0, {"missing_ids": 1})
 
 
+@pytest.mark.parametrize("count", [10**15, -1, True, "4", None])
+async def test_a_count_that_is_none_is_not_believed(front, upstream, count):
+    upstream.say(events(opening([1]), chunk("Hello", [10, 11], [-1.0, -1.0], finish="stop"), usage(count, count)))
+    assert await masks(front) == (2, {}, [])
+
+
 async def test_without_the_prompts_ids_nothing_trains(front, upstream):
     upstream.say(events(chunk("Hello", [10, 11], [-1.0, -1.0], finish="stop"), usage(3, 2)))
     assert await masks(front) == (0, {"missing_ids": 2}, ["prompt_ids"])

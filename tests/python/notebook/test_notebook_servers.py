@@ -85,8 +85,9 @@ async def test_an_agent_on_a_model_server_is_run_and_not_trained(open_lab: OpenL
     assert not [path for path in stored if key.encode() in path.read_bytes()]
 
 
-def test_external_controllers_are_served_on_demand(open_lab: OpenLab) -> None:
-    lab = open_lab()
+@pytest.mark.parametrize("where", ["thread", "process"])
+def test_external_controllers_are_served_on_demand(open_lab: OpenLab, where: str) -> None:
+    lab = open_lab(gateway=where)
     served = lab.serve_agl(key="k")
     assert lab.serve_agl() is served
     client = httpx.Client(base_url=served.url, headers={"authorization": "Bearer k"})
