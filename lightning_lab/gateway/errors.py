@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_lab.policy.base import ContextOverflowError, PolicyError, RefusedError, RenderError
+from lightning_lab.policy.base import ContextOverflowError, PolicyError, PromptError, RefusedError, RenderError
 
 
 class GatewayError(RuntimeError):
@@ -61,6 +61,8 @@ def as_fault(error: BaseException) -> Fault:
         return error
     if isinstance(error, ContextOverflowError):
         return Fault(400, "context_length_exceeded", str(error), param="messages")
+    if isinstance(error, PromptError):
+        return Fault(400, "invalid_value", str(error), param="prompt")
     if isinstance(error, RenderError):
         return Fault(400, "render_error", str(error), param="messages")
     if isinstance(error, RefusedError):

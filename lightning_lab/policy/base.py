@@ -31,6 +31,10 @@ class RefusedError(PolicyError):
     """A chat-level endpoint does not accept this conversation; sending it again is of no use."""
 
 
+class PromptError(PolicyError):
+    """These ids are no prompt for this model: the request is wrong, not the policy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
     """A conversation as the ids that the model reads, generation prompt included."""
@@ -110,7 +114,9 @@ class Policy(Protocol):
         ...
 
     def generate(self, prompt: Ids, sampling: Sampling, *, rollout_id: str) -> AsyncIterator[Chunk]:
-        """Sample a reply. Closing the iterator cancels the generation. Raises `ContextOverflowError`, `PolicyError`.
+        """Sample a reply. Closing the iterator cancels the generation.
+
+        Raises `ContextOverflowError`, `PromptError`, `PolicyError`.
 
         Every chunk carries exact ids, log-probs of the distribution that was really sampled from
         (after temperature), and versions.

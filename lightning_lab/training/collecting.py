@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 from ulid import ULID
@@ -18,6 +19,8 @@ from lightning_lab.training.resuming import OpenGroup
 
 ABANDON_S = 10.0
 """How long cancelled rollouts may take to end before the run goes on without them."""
+_RESUMED = 1 << 16
+"""Places of rollouts that are begun again: apart from those that the earlier process began."""
 
 
 class CollectingCancelled(Exception):  # noqa: N818 - an order that was followed, not an error
@@ -64,12 +67,15 @@ class Collector:
     def take_up(self, group: OpenGroup) -> None:
         """Queue what a group lacks that an earlier process had begun."""
         missing = [self._new_rollout(group.id, group.task) for _ in range(group.missing)]
-        self._begin(group.id, [*group.lost, *missing], group.finished)
+        self._begin(group.id, [*group.lost, *missing], group.finished, first=_RESUMED)
 
-    def _begin(self, group_id: str, rollouts: Sequence[Rollout], finished: Sequence[Rollout] = ()) -> None:
+    def _begin(
+        self, group_id: str, rollouts: Sequence[Rollout], finished: Sequence[Rollout] = (), *, first: int = 0
+    ) -> None:
         futures = [_done(rollout) for rollout in finished]
-        for rollout in rollouts:
-            futures.append(self._controller.submit(rollout, self._harness, self._grader, sampling=self._sampling))
+        for place, rollout in enumerate(rollouts, first):
+            sampling = self._sampling_of(group_id, place)
+            futures.append(self._controller.submit(rollout, self._harness, self._grader, sampling=sampling))
             self._rollout_ids[futures[-1]] = rollout.id
         self._groups[group_id] = futures
         self._left[group_id] = len(futures)
@@ -106,6 +112,13 @@ class Collector:
         for rollout_id in left.values():
             self._controller.cancel(rollout_id)
         wait(left, timeout=ABANDON_S)
+
+    def _sampling_of(self, group_id: str, place: int) -> Sampling:
+        """A seed of its own for each rollout: equal prompts with one seed would be one reply, n times."""
+        if self._sampling.seed is None:
+            return self._sampling
+        which = f"{self._sampling.seed} {group_id.rpartition('-')[2]} {place}"
+        return replace(self._sampling, seed=zlib.crc32(which.encode()) % 2**31)
 
     def _new_rollout(self, group_id: str, task: Task) -> Rollout:
         return Rollout(

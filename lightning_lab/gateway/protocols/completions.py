@@ -86,13 +86,13 @@ class CompletionsStream:
 def _prompt(value: Any) -> str | Ids:
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
         value = value[0]  # a batch of one
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         return value
-    items = fields.array(value, "prompt")
+    items = [] if value == "" else fields.array(value, "prompt")
     if items and isinstance(items[0], str | list):
         raise bad_request("Only one prompt a request is supported.", param="prompt", code="unsupported_parameter")
     if not items or not all(fields.is_integer(one) and 0 <= one < 2**31 for one in items):
-        raise bad_request("prompt must be a string or an array of token ids.", param="prompt")
+        raise bad_request("prompt must be a string or an array of token ids, and not empty.", param="prompt")
     return np.asarray(items, dtype=np.int32)
 
 

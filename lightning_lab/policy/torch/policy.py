@@ -18,6 +18,7 @@ from lightning_lab.policy.base import (
     ContextOverflowError,
     LossRow,
     PolicyError,
+    PromptError,
     Rendered,
     RenderError,
     UpdateResult,
@@ -109,6 +110,11 @@ class TorchPolicy:
         except TemplateError as error:
             raise RenderError(str(error)) from error
 
+    def encode(self, text: str) -> Ids:
+        """Raw text → ids, for prompts that are no conversation."""
+        self.start()
+        return self._codec.encode(text)
+
     def parse(self, ids: Ids) -> Message:
         self.start()
         return self._codec.parse(ids)
@@ -131,7 +137,12 @@ class TorchPolicy:
                 "Shorten the conversation, or use a model with a longer context."
             )
         if len(prompt) == 0:
-            raise PolicyError("The prompt is empty: there is nothing to continue.")
+            raise PromptError("The prompt is empty: there is nothing to continue.")
+        if not 0 <= int(prompt.min()) <= int(prompt.max()) < self._vocabulary:  # it would fail a whole batch
+            raise PromptError(
+                f"The prompt has ids from {prompt.min()} to {prompt.max()}, and {self.name} knows 0 to "
+                f"{self._vocabulary - 1}. They are another model's."
+            )
         limit = room if sampling.max_tokens is None else max(1, min(room, sampling.max_tokens))
         return self._stream(prompt, sampling, limit)
 
@@ -209,6 +220,7 @@ class TorchPolicy:
             raise PolicyError(str(error)) from error
         self._model = load_model(directory, device=self._device, dtype=self._dtype)
         self._context = context_length(self._model, self._asked_context)
+        self._vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
         forward = sampling_forward = best_forward(self._model, self._context)
         self._sampled = self._model
         if self._sampling_dtype != self._dtype:

@@ -213,6 +213,14 @@ def test_the_learner_is_told_how_the_tokens_were_sampled(lab: FakeLab, make_loop
     assert lab.policy.options == expected | by_default
 
 
+def test_rollouts_of_a_seeded_run_have_seeds_of_their_own(lab: FakeLab, make_loop: MakeLoop) -> None:
+    """One seed for a whole group would be one reply, n times, and no signal."""
+    make_loop(steps=2, groups=2, n=8, sampling=Sampling(seed=3)).run()
+    seeds = [sampling.seed for sampling in lab.controller.samplings if sampling]
+    assert len(set(seeds)) == len(seeds) >= 32
+    assert all(seed is not None and 0 <= seed < 2**31 for seed in seeds)
+
+
 def test_several_updates_are_one_step(lab: FakeLab, make_loop: MakeLoop) -> None:
     make_loop(steps=2, groups=4, n=8, updates=4).run()
     steps = lab.store.steps("run")
