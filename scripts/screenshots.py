@@ -43,6 +43,10 @@ def shoot(browser: Browser, lab: JupyterLab, theme: str, width: int, height: int
     page.keyboard.press("Control+b")
     page.wait_for_timeout(1_000)  # the layout's own animation
     picture(page, "run", theme, width)
+    panel.get_by_role("button", name="Timeline").click()
+    page.wait_for_timeout(1_500)  # its calls are fetched
+    picture(page, "timeline", theme, width)
+    panel.get_by_role("button", name="Table").click()
     panel.get_by_role("button", name="Breaks: tool args").click()
     panel.get_by_test_id("ll-grid-row").nth(2).click()
     expect(panel.get_by_test_id("ll-transcript")).to_be_visible()

@@ -52,7 +52,7 @@ export function reading(value: number | null | undefined): string {
   if (size < 0.0005) {
     return value.toExponential(1).replace(/-/g, MINUS);
   }
-  return size >= 100 ? integer(value).replace('-', MINUS) : fixed(value);
+  return size >= 100 || (size >= 2 && Number.isInteger(value)) ? integer(value).replace('-', MINUS) : fixed(value);
 }
 
 /** Labels of an axis, as short as they can be without becoming equal. */

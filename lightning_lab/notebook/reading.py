@@ -67,8 +67,8 @@ class _Reading:
         return answer
 
     def _cuts(self, params: Mapping[str, Any]) -> Cuts:
-        cuts = cuts_of(self._store(), str(params.get("id", "")), self._text.joined)
-        return redacted(cuts, self._redaction, self._text.joined)
+        cuts = cuts_of(self._store(), str(params.get("id", "")), self._text.decode)
+        return redacted(cuts, self._redaction, self._text.decode)
 
 
 def _place(params: Mapping[str, Any], name: str, count: int) -> int:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from lightning_lab.notebook.plain import json_bytes
 from lightning_lab.records import Ids
 from lightning_lab.samples import Decode
+from lightning_lab.store.spelling import spell
 
 
 class TokenText:
     """Text of single tokens, each asked for once."""
 
-    def __init__(self, read: Callable[[int], str | None]) -> None:
-        """``read``: None where nobody can say now."""
+    def __init__(self, read: Callable[[int], str | None], decoder: Callable[[], Decode | None] = lambda: None) -> None:
+        """``read``: one token, None where nobody can say now; ``decoder``: whole texts, where somebody can."""
         self._read = read
+        self._decoder = decoder
         self._known: dict[int, str] = {}
 
     def text(self, id: int) -> str:
@@ -37,30 +37,26 @@ class TokenText:
                 encoded[id] = json_bytes(self.text(id))
         return [encoded[id] for id in ids]
 
-    def joined(self, ids: Ids) -> str:
-        return "".join(self.text(int(id)) for id in ids)
+    def decode(self, ids: Ids) -> str:
+        """A whole text; as far as its tokens are known, where nobody decodes now."""
+        decode = self._decoder()
+        return decode(ids) if decode else "".join(self.text(int(id)) for id in ids)
 
 
 def decoded_by(decoder: Callable[[], Decode | None]) -> TokenText:
-    """By a policy's own decoder, while there is one. Ids that it does not know (redacted ones are −1) have no text."""
+    """By a policy's own decoder, while there is one; redacted ids (−1) have no text."""
 
     def read(id: int) -> str | None:
         decode = decoder()
-        if decode is None:
-            return None
-        if id < 0:
-            return ""
-        try:
-            once = decode(np.array([id], np.int32))
-            # Some decoders drop the space before a text's first word: the second of two equal tokens keeps its own.
-            twice = decode(np.array([id, id], np.int32))
-        except Exception:
-            return ""
-        return twice[len(once) :] if twice.startswith(once) else once
+        return None if decode is None else spell(decode, id)
 
-    return TokenText(read)
+    return TokenText(read, decoder)
 
 
 def looked_up(vocabulary: Mapping[int, bytes]) -> TokenText:
     """By the vocabulary that an exported run carries."""
-    return TokenText(lambda id: vocabulary.get(id, b"").decode(errors="replace"))
+
+    def joined(ids: Ids) -> str:
+        return b"".join(vocabulary.get(id, b"") for id in ids.tolist()).decode(errors="replace")
+
+    return TokenText(lambda id: vocabulary.get(id, b"").decode(errors="replace"), lambda: joined)

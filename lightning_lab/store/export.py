@@ -24,6 +24,7 @@ from lightning_lab.store.hidden_ids import Decode
 from lightning_lab.store.redaction import COMMON, Redaction
 from lightning_lab.store.run_folder import MANIFEST
 from lightning_lab.store.schema import connect, create_tables, read_parameters, uri
+from lightning_lab.store.spelling import spell
 from lightning_lab.store.store import Store
 
 _OF_RUN = "run_id = :run"
@@ -64,9 +65,9 @@ def export_run(
     """Write one run of ``store`` to ``target``, while the lab may go on: what was committed at this moment.
 
     ``manifest``: by default that of the run folder the store lies in. ``vocabulary``: token id → bytes; the ids that
-    occur in the run are kept, so that its texts can be shown token by token without a tokenizer. ``redaction``: what
-    is a secret; ``decode``: ids → text, to find the ids that say one. Without it, or a vocabulary,
-    the ids of a whole conversation with a secret are left out.
+    occur in the run are kept, so that its texts can be shown token by token without a tokenizer; without one,
+    ``decode`` spells them. ``redaction``: what is a secret; ``decode``: ids → text, to find the ids that say one.
+    Without it, or a vocabulary, the ids of a whole conversation with a secret are left out.
     Returns the path. Raises `UnknownIdError`, or `StoreError` if the target cannot be written; an older file at
     ``target`` is then untouched.
     """
@@ -121,7 +122,7 @@ def _write(
         IdCopier(connection, redaction, decode or _spelled_by(vocabulary)).copy()
         described = redaction.value(manifest).items()
         connection.executemany("INSERT INTO manifest VALUES (?, ?)", [(k, enc.dump_json(v)) for k, v in described])
-        words = [(int(id_), bytes(vocabulary[id_])) for id_ in _token_ids(connection) if id_ in vocabulary]
+        words = _words(_token_ids(connection), vocabulary, decode)
         connection.executemany("INSERT INTO vocabulary VALUES (?, ?)", words)
         connection.execute("COMMIT")
     finally:
@@ -149,6 +150,13 @@ def _spelled_by(vocabulary: Mapping[int, bytes]) -> Decode | None:
     if not vocabulary:
         return None
     return lambda ids: b"".join(vocabulary.get(one, b"") for one in ids.tolist()).decode(errors="replace")
+
+
+def _words(ids: Iterable[int], vocabulary: Mapping[int, bytes], decode: Decode | None) -> list[tuple[int, bytes]]:
+    """The run's own vocabulary: as given, else as the decoder spells each id."""
+    if vocabulary or decode is None:
+        return [(id_, bytes(vocabulary[id_])) for id_ in ids if id_ in vocabulary]
+    return [(id_, text.encode(errors="replace")) for id_ in ids if (text := spell(decode, id_))]
 
 
 def _content_refs(connection: sqlite3.Connection) -> Iterable[int]:

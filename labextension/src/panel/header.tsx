@@ -100,7 +100,7 @@ function Progress({ model }: { model: RunModel }): JSX.Element | null {
   return (
     <div className="ll-progress">
       <span className="ll-progress-text">
-        {trans.__('Step')} <b>{integer(step ?? done)}</b>
+        {trans.__('Step')} <b>{integer(model.active ? (step ?? done) : done)}</b>
         {total ? <span className="ll-dim"> {trans.__('of %1', integer(total))}</span> : null}
       </span>
       {total ? (

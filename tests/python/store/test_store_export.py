@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from store_records import call, rollout, run, same, sample, turns
 
-from lightning_lab.records import Break, BreakCause, Step
+from lightning_lab.records import Break, BreakCause, Ids, Step
 from lightning_lab.store import RunFolder, Store, StoreError, export_run, open_run
 from lightning_lab.store.errors import (
     MissingManifestError,
@@ -86,6 +86,17 @@ def test_the_vocabulary_covers_the_ids_of_the_run(full: Store, tmp_path: Path) -
         assert opened.vocabulary() == {id_: words[id_] for id_ in occurring}
     with open_run(export_run(full, "a", tmp_path / "none.llab")) as opened:
         assert opened.vocabulary() == {}
+
+
+def test_without_a_vocabulary_the_decoder_spells_the_ids_of_the_run(full: Store, tmp_path: Path) -> None:
+    def decode(ids: Ids) -> str:
+        return " ".join(f"w{id_}" for id_ in ids.tolist())
+
+    with open_run(export_run(full, "a", tmp_path / "a.llab", decode=decode)) as opened:
+        occurring = {int(id_) for item in opened.calls("r-a") for id_ in (*item.prompt_ids, *item.sampled_ids)}
+        words = opened.vocabulary()
+        assert occurring <= set(words) and min(words) >= 0
+        assert all(word == f" w{id_}".encode() for id_, word in words.items()), "as it stands within a text"
 
 
 def test_the_manifest_of_the_run_folder_travels(tmp_path: Path) -> None:
