@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import json
 import socket
 import sys
 import threading
@@ -208,9 +209,12 @@ async def test_a_held_stream_is_kept_alive(make_lab):
         text = ""
         async for piece in answer.aiter_text():
             text += piece
-            if text.count(": keep-alive") == 2:
+            if text.count('"delta":{}') == 2:
                 lab.gateway.resume()
     assert text.rstrip().endswith("[DONE]")
+    chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    said = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(said) == "hello" and {chunk["id"] for chunk in chunks} == {chunks[0]["id"]}
 
 
 def test_paused_resumes_whatever_happens(store):
