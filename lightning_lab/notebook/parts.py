@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ def start_parts(
             stack.callback(store.close)
             stack.callback(gateway.close)
             gateway.start()
-            own = Controller(store, gateway, folder.path / "work", concurrency=concurrency)
+            own = Controller(store, gateway, _rollouts_root(stack), concurrency=concurrency)
             controller = Controllers(own)
             stack.callback(controller.close)
             own.start()
@@ -94,3 +95,11 @@ def lab_folder_of(runs: Path, run_id: str) -> RunFolder:
             f"{runs / run_id} does not say which lab it belongs to: give the id of a trained run."
         )
     return RunFolder.open(runs / str(lab_id))
+
+
+def _rollouts_root(stack: ExitStack) -> Path:
+    """Where rollouts work: not below the notebook's project, whose instructions (``AGENTS.md``, ``CLAUDE.md``) coding
+    agents would find in a parent folder and follow."""
+    root = Path(tempfile.mkdtemp(prefix="lightning-lab-"))
+    stack.callback(shutil.rmtree, root, ignore_errors=True)
+    return root

@@ -65,6 +65,18 @@ def test_opening_a_lab_with_another_policy_loads_no_torch(tmp_path: Path) -> Non
     assert done.stdout.strip() == "False"
 
 
+async def test_agents_work_outside_the_project_and_leave_nothing(open_lab: OpenLab, tmp_path: Path) -> None:
+    """Coding agents read the instructions that they find in the folders above."""
+    lab = open_lab()
+    where = Path((await lab.run(ll.harness(name="where")(lambda task: str(Path.cwd())), tasks()[0])).output)
+    assert where.name == "work"
+    assert not where.is_relative_to(tmp_path)
+    root = next(parent for parent in where.parents if parent.name.startswith("lightning-lab-"))
+    assert root.is_dir()
+    lab.close()
+    assert not root.exists()
+
+
 async def test_equal_arguments_give_the_open_lab_and_others_replace_an_idle_one(open_lab: OpenLab) -> None:
     policy = StandInPolicy()
     lab = open_lab(policy, sampling=Sampling(temperature=0.5))
