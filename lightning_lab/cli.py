@@ -7,11 +7,14 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 
 import lightning_lab
 
+_INSTALLERS = 4
+"""Agents that are installed at one time."""
 _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
@@ -136,13 +139,20 @@ def _install_harnesses(options: argparse.Namespace) -> int:
     from lightning_lab.harnesses.installing import install
     from lightning_lab.harnesses.profiles import profile_named
 
-    failed = 0
-    for name in options.names or PROFILES:
+    def attempt(name: str) -> str | HarnessError:
         try:
             profile = profile_named(name)
-            print(f"{profile.name} {profile.version}: {install(profile)}", flush=True)
+            return f"{profile.name} {profile.version}: {install(profile)}"
         except HarnessError as error:
-            failed |= _fail(str(error))
+            return error
+
+    failed = 0
+    with ThreadPoolExecutor(_INSTALLERS) as pool:  # they mostly wait for the network
+        for said in pool.map(attempt, options.names or PROFILES):
+            if isinstance(said, HarnessError):
+                failed |= _fail(str(said))
+            else:
+                print(said, flush=True)
     return failed
 
 

@@ -16,6 +16,8 @@ from lightning_lab.harnesses.source import digest, source_of, version_of
 from lightning_lab.records import HarnessInfo, Task
 
 _FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_LONGEST_ARGUMENT = 128 * 1024
+"""Bytes, the final NUL included (``MAX_ARG_STRLEN`` of Linux)."""
 PROFILE_TIMEOUT_S = 1800.0
 """Seconds that a coding agent may take, unless told otherwise."""
 
@@ -155,14 +157,24 @@ class Harness:
         return {path: _filled(text, place) for path, text in self.home.items()}
 
     def arguments(self, task: Task) -> list[str]:
-        """The command's argv for one task. Raises `HarnessError` for a whole argument that names no field."""
+        """The command's argv for one task.
+
+        Raises `HarnessError` for a whole argument that names no field, and for one that no program can be given.
+        """
         values = {**task.fields, "prompt": task.prompt, "id": task.id}
 
         for part in self.argv:
             whole = _FIELD.fullmatch(part)
             if whole and whole[1] not in values:
                 raise HarnessError(f"The command of {self.name} uses {part}; the task has {', '.join(sorted(values))}.")
-        return [_filled(part, values) for part in self.argv]
+        argv = [_filled(part, values) for part in self.argv]
+        for part in argv:
+            if "\0" in part or len(part.encode(errors="surrogatepass")) >= _LONGEST_ARGUMENT:
+                raise HarnessError(
+                    f"An argument of {self.name} for task {task.id} has a NUL byte, or {_LONGEST_ARGUMENT:,} bytes or "
+                    "more, which Linux cannot pass. Give long texts as files of the task."
+                )
+        return argv
 
 
 @overload

@@ -24,6 +24,11 @@ QWEN_CODE = Profile(
         "-p",
         "{prompt}",
     ),
-    env={"OPENAI_MODEL": "any"},
+    env={
+        "OPENAI_MODEL": "any",
+        "QWEN_STREAM_IDLE_TIMEOUT_MS": str(WAIT_S * 1000),  # comments in a stream do not count as life
+        "QWEN_STREAM_MAX_LIFETIME_MS": str(WAIT_S * 1000),
+        "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+    },
     home={".qwen/settings.json": json.dumps(_SETTINGS, indent=2)},
 )

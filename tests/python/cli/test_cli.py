@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -117,3 +118,15 @@ def post(url: str, key: str, body: Any) -> Any:
     request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
+
+
+def test_harnesses_are_listed_and_an_unknown_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LIGHTNING_LAB_HARNESSES", str(tmp_path / "harnesses"))
+    assert main(["harnesses"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^codex +0\.171\.0 +-$", said, re.MULTILINE)
+    assert str(tmp_path / "harnesses") in said
+    assert main(["harnesses", "install", "codeks"]) == 1
+    assert "no launch profile 'codeks'" in capsys.readouterr().err

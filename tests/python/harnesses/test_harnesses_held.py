@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import psutil
 import pytest
 from harnesses_bench import HarnessBench
 from harnesses_coder import fixed, solve, task
@@ -22,7 +24,7 @@ from lightning_lab.records import Outcome
 pytestmark = pytest.mark.harnesses
 
 AGENTS = ("mini-swe-agent", "codex", "claude-code", "opencode", "qwen-code", "openai-agents", "langchain")
-IMPATIENT_S = 6
+IMPATIENT_S = 15
 """What agents are told to wait for in the short test."""
 
 
@@ -49,7 +51,7 @@ def impatient(harness: Harness) -> Harness:
     return replace(
         harness,
         argv=tuple(map(hasty, harness.argv)),
-        env={name: hasty(value) for name, value in harness.env.items()},
+        env={name: value if "LIFETIME" in name else hasty(value) for name, value in harness.env.items()},
         home={path: hasty(text) for path, text in harness.home.items()},
     )
 
@@ -75,7 +77,39 @@ def hold_all(bench: HarnessBench, harnesses: list[Harness], hold_s: float) -> No
 @pytest.mark.timeout(400)
 def test_early_headers_and_signs_of_life_keep_every_agent(make_bench):
     bench = make_bench(patience=Patience(early_s=1.0, beat_s=0.5))
-    hold_all(bench, [impatient(Harness.profile(name)) for name in AGENTS], 2.5 * IMPATIENT_S)
+    hold_all(bench, [impatient(Harness.profile(name)) for name in AGENTS], 2.2 * IMPATIENT_S)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of all processes whose home is below ``folder``."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            home = process.environ().get("HOME", "")
+            if Path(home).is_relative_to(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+@pytest.mark.timeout(400)
+def test_agents_that_are_cancelled_while_they_wait_leave_nothing(make_bench, tmp_path):
+    bench, names = make_bench(), ("codex", "openai-agents")
+    with bench.gateway.paused():
+        rollouts = [bench.begin(Harness.profile(name), task(name), fixed, name=f"r-{name}") for name in names]
+        while bench.gateway.admission.held < len(names):
+            assert not any(rollout.done() for rollout in rollouts)
+            time.sleep(0.1)
+        assert any("codex exec" in line for line in processes_of(tmp_path))
+        for name in names:
+            bench.controller.cancel(f"r-{name}")
+        assert [rollout.result(60).outcome for rollout in rollouts] == [Outcome.CANCELLED] * 2
+        assert bench.gateway.admission.held == 0
+    assert not [line for line in processes_of(tmp_path) if "fork_server" not in line]
+    for name in names:
+        assert [(call.kind, call.delivered) for call in bench.calls(f"r-{name}")] == [("undelivered", False)]
+        assert bench.samples(f"r-{name}").samples == []
 
 
 @pytest.mark.slow

@@ -150,3 +150,11 @@ def test_modules_behind_a_function_are_found():
 
     cell = run_cell("def helper(): return np.zeros(1)\ndef solver(task): return helper(), Task\n", np=np, Task=Task)
     assert referred_modules(cell["solver"]) == ("numpy",)
+
+
+@pytest.mark.parametrize("prompt", ["x" * 131072, "ü" * 65536, "a\0b"])
+def test_a_prompt_that_linux_cannot_pass_is_refused_with_advice(prompt):
+    echo = Harness.command(["echo", "{prompt}"])
+    with pytest.raises(HarnessError, match="Give long texts as files"):
+        echo.arguments(Task(id="t", prompt=prompt))
+    assert echo.arguments(Task(id="t", prompt="x" * 131071))
