@@ -31,9 +31,9 @@ _ON_CONFLICT = {
     "call_totals": " ON CONFLICT (rollout_id) DO UPDATE SET calls = calls + excluded.calls,"
     " prompt_tokens = prompt_tokens + excluded.prompt_tokens, sampled_tokens = sampled_tokens + excluded.sampled_tokens"
 }
-_AT_ONCE = (32, 8, 1)
-"""Rows of one statement. Few sizes, so that SQLite finds each statement prepared; at most 999 parameters."""
-_IN_SIZES = (1, 8, 64, 500)
+_AT_ONCE = 32
+"""Rows of one statement; at most 999 parameters. SQLite keeps the statement of every size prepared."""
+_IN_SIZES = (1, 2, 4, 8, 16, 32, 64, 500)
 """Values in one ``IN (…)``."""
 
 
@@ -118,18 +118,15 @@ class Group:
         self._delivered.clear()
 
     def _insert(self, table: str, rows: list[Sequence[Any]]) -> None:
-        start = 0
-        for size in _AT_ONCE:
-            while len(rows) - start >= size:
-                values = [value for row in rows[start : start + size] for value in row]
-                start += size
-                try:
-                    self._connection.execute(_insert_statement(table, size), values)
-                except sqlite3.IntegrityError as error:  # alone in its statement, when a record is tried alone
-                    raise BadRecordError(
-                        f"Call {values[1]} cannot be stored: {error}. "
-                        "A call is put once; what is stored was not changed."
-                    ) from error
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            values = [value for row in some for value in row]
+            try:
+                self._connection.execute(_insert_statement(table, len(some)), values)
+            except sqlite3.IntegrityError as error:  # alone in its statement, when a record is tried alone
+                raise BadRecordError(
+                    f"Call {values[1]} cannot be stored: {error}. A call is put once; what is stored was not changed."
+                ) from error
 
     def _add(self, run_id: str, counts: Mapping[str, int]) -> None:
         if counts:

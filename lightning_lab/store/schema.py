@@ -26,6 +26,7 @@ APPLICATION_ID = 0x4C4C4142
 _MAGIC = b"SQLite format 3\0"
 _WAL_FORMAT = 2
 _BUSY_TIMEOUT_S = 30.0
+_CACHED_STATEMENTS = 512
 _WAL_SIZE_LIMIT = 64 * 1024 * 1024
 
 TABLES = """
@@ -158,7 +159,12 @@ def _opening(path: Path, parameters: str, advice: str) -> Iterator[sqlite3.Conne
 def connect(path: Path, parameters: str) -> sqlite3.Connection:
     """Autocommit connection, usable from any one thread at a time. Views and functions of the file are not trusted."""
     connection = sqlite3.connect(
-        uri(path, parameters), uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        uri(path, parameters),
+        uri=True,
+        timeout=_BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_CACHED_STATEMENTS,
     )
     connection.execute("PRAGMA trusted_schema=0")
     return connection

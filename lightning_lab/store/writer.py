@@ -10,6 +10,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from lightning_lab.store.transaction import Put, Transaction
 Subscriber = Callable[[Sequence[Event]], None]
 
 _LARGEST_BATCH = 4096
+_CROWD = 2
+_WINDOW_S = 0.002
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,8 @@ class Writer:
         """Held to enqueue and to close, so that nothing is queued behind the end."""
         self._closed = False
         self._failure: DiskError | None = None
+        self._crowded = False
+        """Puts came faster than they were committed: a short wait makes fewer, larger commits."""
         self._subscribers: tuple[Subscriber, ...] = ()
         self._thread = threading.Thread(target=self._work, name=f"store-writer {path.name}", daemon=True)
         self._thread.start()
@@ -147,12 +152,15 @@ class Writer:
         open_ = True
         while open_:
             items, open_ = self._take()
+            self._crowded = len(items) > _CROWD
             self._commit(transaction, items)
 
     def _take(self) -> tuple[list[_Item], bool]:
         """Everything queued, at least one item; False with the last."""
         items: list[_Item] = []
         item = self._queue.get()
+        if self._crowded:
+            time.sleep(_WINDOW_S)
         while item is not None:
             items.append(item)
             if len(items) == _LARGEST_BATCH:
