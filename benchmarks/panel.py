@@ -127,6 +127,7 @@ def measure_live(browser: Browser, lab: JupyterLab) -> dict[str, float]:
     run_cell(page, 2)
     loaded = page.evaluate(ALL_ROWS, ROWS)
     began = float(read_when_there(page, lab.root / "grown.json"))
+    page.wait_for_timeout(8_000)  # the frames repeat what was asked for already
     fps = page.evaluate(SCROLL, [".ll-grid", 260, FRAMES])
     page.context.close()
     return {

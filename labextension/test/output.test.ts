@@ -117,6 +117,20 @@ describe('an output of the lab', () => {
     act(() => output.dispose());
   });
 
+  it('a rollout is live, too, while its lab is there', async () => {
+    const session = new FakeSession();
+    const output = await show(saved({}, { view: 'rollout', detail: detailJson() }), session);
+    expect(session.source?.asked).toEqual([]);
+    await act(async () => {
+      session.source?.model.apply(frame());
+      await settle();
+    });
+    const node = output.node.querySelector<HTMLElement>('[data-testid="ll-output-rollout"]');
+    expect(node?.dataset.status).toBe('live');
+    expect(session.source?.asked).toEqual(['r-1']);
+    act(() => output.dispose());
+  });
+
   it('says it when it cannot read what was stored', async () => {
     const output = await show({ v: 7 }, null);
     expect(output.node.textContent).toMatch(/schema 7/);

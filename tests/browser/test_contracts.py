@@ -22,7 +22,7 @@ lab.panel()
 FIT = "run = ll.Trainer(lab, asker, tasks(), says_yes, n=4, groups=2).fit(steps=500)"
 HOLD = """
 import ctypes
-ctypes.PyDLL(None).sleep(8)  # a call in C that does not release the interpreter
+ctypes.PyDLL(None).sleep(6)  # a call in C that does not release the interpreter
 """
 END = """
 import json

@@ -39,6 +39,7 @@ def test_wheel_holds_what_a_user_needs(wheel: Path) -> None:
         "share/jupyter/labextensions/lightning-lab/package.json",
         "share/jupyter/labextensions/lightning-lab/install.json",
         "share/jupyter/kernels/lightning-lab/kernel.json",
+        "etc/jupyter/jupyter_server_config.d/lightning-lab.json",
     ):
         assert any(name.endswith(wanted) for name in names), f"{wanted} is not in the wheel"
     assert not [name for name in names if "node_modules" in name or name.startswith("tests/")]

@@ -132,8 +132,8 @@ export class LabOutput extends Widget implements IRenderMime.IRenderer {
     if (!saved || !stored) {
       return;
     }
-    const live = saved.view === 'run' && this._live && isSame(saved, this._live) ? this._live : null;
-    stored.expectsLive = this._waiting && saved.view === 'run' && this._live?.model.lab === '';
+    const live = this._live && isSame(saved, this._live) ? this._live : null;
+    stored.expectsLive = this._waiting && this._live?.model.lab === '';
     const source = live ?? stored;
     if (source === this._shown) {
       return;
