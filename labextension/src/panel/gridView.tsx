@@ -5,9 +5,13 @@ import { useCallback, useEffect, useRef, useState } from 'react';
 import { integer } from '../format';
 import type { IFocus } from '../order';
 import { ROLLOUT_STATES } from '../wire';
+import { CompareView } from './compareView';
 import { RolloutGrid } from './grid';
 import { TimelineView } from './timelineView';
 import { useView } from './view';
+
+/** How the rollouts are shown. */
+type Shape = 'table' | 'timeline' | 'compare';
 
 export interface IGridViewProps {
   readonly active: boolean;
@@ -26,7 +30,7 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
   const [allColumns, setAllColumns] = useState(false);
   const [layout, setLayout] = useState({ shown: 0, hidden: 0 });
   const { model, selection } = source;
-  const [timeline, setTimeline] = useState(false);
+  const [shape, setShape] = useState<Shape>('table');
   const places = useCallback(() => grid.current?.index ?? new Uint32Array(0), []);
 
   useEffect(() => {
@@ -62,17 +66,21 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
     setStates(next);
   };
 
+  const shapes: readonly [Shape, string][] = [
+    ['table', trans.__('Table')],
+    ['timeline', trans.__('Timeline')],
+    ['compare', trans.__('Compare')]
+  ];
   const filtered = layout.shown !== model.rows.count;
   return (
     <section className="ll-rollouts" aria-label={trans.__('Rollouts')}>
       <div className="ll-toolbar">
         <div className="ll-columns-switch ll-shape" role="group" aria-label={trans.__('Show rollouts as')}>
-          <button type="button" aria-pressed={!timeline} onClick={() => setTimeline(false)}>
-            {trans.__('Table')}
-          </button>
-          <button type="button" aria-pressed={timeline} onClick={() => setTimeline(true)}>
-            {trans.__('Timeline')}
-          </button>
+          {shapes.map(([name, label]) => (
+            <button key={name} type="button" aria-pressed={name === shape} onClick={() => setShape(name)}>
+              {label}
+            </button>
+          ))}
         </div>
         <input
           type="search"
@@ -125,8 +133,9 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
           )}
         </span>
       </div>
-      <div className="ll-grid-host" ref={host} hidden={timeline} />
-      {timeline && <TimelineView active={active} places={places} onOpen={onOpen} />}
+      <div className="ll-grid-host" ref={host} hidden={shape !== 'table'} />
+      {shape === 'timeline' && <TimelineView active={active} places={places} onOpen={onOpen} />}
+      {shape === 'compare' && <CompareView onOpen={onOpen} />}
       {model.rows.count === 0 && (
         <p className="ll-grid-empty">{trans.__('No rollout yet. They appear here the moment they are queued.')}</p>
       )}
