@@ -209,6 +209,8 @@ async def _events(answer: _Answer, where: str) -> AsyncIterator[dict[str, Any]]:
 
 
 async def _linger(response: aiohttp.ClientResponse) -> None:
+    if response.content.at_eof():
+        return
     try:
         async with asyncio.timeout(_LINGER_S):
             while await response.content.readany():
