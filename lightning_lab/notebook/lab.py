@@ -101,6 +101,8 @@ class Lab(metaclass=OneOpenLab):
         resume: str | None = None,
         redact: Mapping[str, str] = SECRETS,
     ) -> None:
+        if gateway not in ("thread", "process"):
+            raise ValueError(f"gateway={gateway!r}: a lab's gateway runs in a 'thread' or in a 'process' of its own.")
         self.closed = False
         self.redaction = Redaction(redact)
         self.selection = Selection()

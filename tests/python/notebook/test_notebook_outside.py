@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from notebook_standin import StandInPolicy, asker, says_yes, tasks
 
 from lightning_lab.notebook import Lab, Trainer
@@ -24,3 +25,9 @@ async def test_a_lab_works_the_same_with_its_gateway_outside(open_lab: Callable[
         assert exported.counts(run.id) == counts
     lab.close()
     assert len(lab.rollouts()) == 5
+
+
+def test_a_gateway_is_a_thread_or_a_process(open_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'thread' or in a 'process'"):
+        open_lab(gateway="elsewhere")
+    assert not (tmp_path / "runs").exists()
