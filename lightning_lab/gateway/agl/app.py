@@ -38,7 +38,7 @@ _ANY_HOST = ("0.0.0.0", "::")
 
 def create_agl_app(rollouts: AglRollouts, forwarding: Forwarding, pausing: Pausing, *, key: str, host: str) -> ASGIApp:
     """The application; every route but ``/healthz`` needs the key."""
-    app = FastAPI(openapi_url=None)
+    app = FastAPI(title="Agent Lightning v1.0, served by Lightning Lab", docs_url=None, redoc_url=None)
     app.include_router(_rollout_routes(rollouts), prefix="/api")
     app.include_router(_model_routes(), prefix="/api")
     app.include_router(_pause_routes(pausing), prefix="/proxy")
@@ -165,9 +165,12 @@ class _Door:
                 check_host(scope["headers"], self._hosts)
         except Fault as fault:
             return _answer(fault.status, fault.message)
-        if scope["path"] == "/healthz" or self._has_key(scope):
-            return None
-        return _answer(401, "Invalid or missing API key")
+        if scope["path"] != "/healthz" and not self._has_key(scope):
+            return _answer(401, "Invalid or missing API key")
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > BODY_LIMIT:
+            return _answer(413, f"The request body is larger than {BODY_LIMIT} bytes.")
+        return None
 
     def _has_key(self, scope: Scope) -> bool:
         given = dict(scope["headers"])

@@ -118,8 +118,12 @@ class AglRollouts:
                 )
             if changes:
                 entry.update(**changes)
-        if entry.state is not before:
-            await self._moved(entry)
+            moved, ended = entry.state is not before, not entry.is_open
+            started = self._run_on(entry) if moved and not ended else None
+        if started is not None:
+            await asyncio.wrap_future(started)
+        elif moved:
+            await self._finish(entry)
         return entry.wire
 
     def cancel(self, rollout_id: str, reason: str = "cancelled") -> None:
@@ -225,13 +229,14 @@ class AglRollouts:
             return False
         return True
 
-    async def _moved(self, entry: Entry) -> None:
-        """Record the state that a controller reported; returns when that is committed."""
-        if entry.state is State.RUNNING:
-            started_at = entry.wire.status.updated_at
-            entry.record = replace(entry.record, state=RolloutState.RUNNING, started_at=started_at)
-            await asyncio.wrap_future(self._store.put_rollout(entry.record))
-            return
+    def _run_on(self, entry: Entry) -> Future[int]:
+        """Record that it runs; under the lock, so that this comes before any end."""
+        started_at = entry.wire.status.updated_at
+        entry.record = replace(entry.record, state=RolloutState.RUNNING, started_at=started_at)
+        return self._store.put_rollout(entry.record)
+
+    async def _finish(self, entry: Entry) -> None:
+        """Record the end that a controller reported; returns when it is committed."""
         await asyncio.to_thread(self._gateway.close_rollout, entry.record.id)  # a call may still be under way
         self._end(entry, entry.outcome(self._gateway.faults(entry.record.id)))
         await asyncio.wrap_future(entry.future)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import re
 import threading
 from dataclasses import replace
@@ -218,6 +219,16 @@ async def test_what_cannot_be_stored_is_refused(served, body):
         headers = {"content-type": "application/json"}
         assert (await client.post("/api/rollouts", content=body, headers=headers)).status_code == 422
         assert (await client.get("/api/rollouts?state_in=queuing")).json() == []
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(served):
+    connection = http.client.HTTPConnection(served.server.url.removeprefix("http://"), timeout=30)
+    connection.putrequest("POST", "/api/rollouts")
+    for name, value in {**AUTH, "content-length": str(10**9)}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
 
 
 async def test_deleting_ends_a_rollout_and_keeps_its_record(served):
