@@ -5,6 +5,8 @@ import json
 from lightning_lab.harnesses.profile import WAIT_S, Profile
 
 _SETTINGS = {
+    "general": {"enableAutoUpdate": False},
+    "privacy": {"usageStatisticsEnabled": False},
     "security": {"auth": {"selectedType": "openai"}},
     "model": {"generationConfig": {"timeout": WAIT_S * 1000}},
 }
