@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from lightning_lab.controller.workdirs import Workdir
 from lightning_lab.harnesses import Harness
 from lightning_lab.harnesses.source import cell_sources, referred_modules
 from lightning_lab.records import Outcome, Rollout, RolloutState, Sampling
-from lightning_lab.store import Store
+from lightning_lab.store import Redaction, Store
 from lightning_lab.tasks import Grader
 from lightning_lab.tasks.files import put_files
 
@@ -140,7 +141,9 @@ class Lifecycle:
             self._credentials.close_rollout(rollout.id)
         if isinstance(report, Ending):
             return report
-        return agent_ending(report, harness.kind, harness.timeout_s, faults)
+        # Agents print their environment; no record holds a key, not even one that is dead by now.
+        keyless = Redaction({"key_of_this_rollout": re.escape(access.key)})
+        return keyless.record(agent_ending(report, harness.kind, harness.timeout_s, faults))
 
     async def _run_grader(self, ticket: Ticket, grader: Grader, workdir: Workdir, ending: Ending) -> Grade:
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from lightning_lab.notebook.merging import breaks_of
+from lightning_lab.notebook.plain import well_formed
 from lightning_lab.records import Rollout, Step
 from lightning_lab.samples import BreakCount, Decode, count_breaks
 from lightning_lab.store import COMMON, Redaction, Store
@@ -34,7 +35,7 @@ def rollouts_frame(store: Store, rollouts: Sequence[Rollout], redaction: Redacti
     effective = _effective_weights(store, {rollout.run_id for rollout in rollouts})
     lines = [_rollout_line(rollout, effective.get(rollout.id), *totals.get(rollout.id, (0, 0))) for rollout in rollouts]
     index = pd.Index([rollout.id for rollout in rollouts], name="rollout", dtype="object")
-    frame = pd.DataFrame(redaction.value(lines), index=index, columns=list(_ROLLOUT_COLUMNS))
+    frame = pd.DataFrame([_shown(line, redaction) for line in lines], index=index, columns=list(_ROLLOUT_COLUMNS))
     frame["step"] = frame["step"].astype("Int64")
     for name in ("reward", "advantage", "weight", "effective_weight", "queued_s", "duration_s"):
         frame[name] = frame[name].astype("float64")
@@ -86,6 +87,12 @@ def _effective_weights(store: Store, run_ids: Collection[str]) -> dict[str, floa
         for event in store.events(run_id=run_id, kind="weights", limit=_ALL):
             weights.update(event.data["rollouts"])
     return weights
+
+
+def _shown(line: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
+    """Texts without secrets, and as UTF-8 can hold them: frames are displayed and written to files."""
+    shown = redaction.value(line)
+    return {name: well_formed(value) if isinstance(value, str) else value for name, value in shown.items()}
 
 
 def _rollout_line(rollout: Rollout, effective: float | None, calls: int, tokens: int) -> dict[str, Any]:

@@ -19,6 +19,9 @@ from lightning_lab.controller.capture import KEPT_BYTES
 from lightning_lab.records import Outcome, Task
 from lightning_lab.tasks import TaskError
 
+KEY = "[redacted key_of_this_rollout]"
+"""What a record holds where an agent printed its key."""
+
 
 def marked_agents(bench):
     """Marked processes beyond the fork servers and their idle supervisors."""
@@ -39,7 +42,7 @@ def test_the_environment_is_scrubbed_and_leads_to_the_gateway(bench, monkeypatch
     env = seen["env"]
     assert env["OPENAI_BASE_URL"] == f"http://127.0.0.1:9/rollout/{rollout.id}/v1"
     assert env["ANTHROPIC_BASE_URL"] == f"http://127.0.0.1:9/rollout/{rollout.id}"
-    assert env["OPENAI_API_KEY"] == env["ANTHROPIC_AUTH_TOKEN"] == f"key-of-{rollout.id}"
+    assert env["OPENAI_API_KEY"] == env["ANTHROPIC_AUTH_TOKEN"] == KEY
     assert env["LIGHTNING_LAB_ROLLOUT"] == rollout.id
     assert env["OPENAI_AGENTS_DISABLE_TRACING"] == "1"
     assert env["MY_SETTING"] == "7"
@@ -219,7 +222,7 @@ def test_a_command_sees_the_same_scrubbed_environment(bench, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
     rollout = bench.run(bench.command("env"))
     assert "very-secret" not in rollout.output
-    assert f"OPENAI_API_KEY=key-of-{rollout.id}" in rollout.output
+    assert f"OPENAI_API_KEY={KEY}" in rollout.output
 
 
 KERNEL = """
@@ -315,7 +318,7 @@ def test_a_command_finds_the_tasks_files_and_its_own_in_a_private_home(bench):
     assert rollout.stdout.splitlines() == [
         "broken = True",
         "import calc",
-        f"url=http://127.0.0.1:9/rollout/{rollout.id} key=key-of-{rollout.id}",
+        f"url=http://127.0.0.1:9/rollout/{rollout.id} key={KEY}",
         "calc.py",
         "task.json",
         "tests",

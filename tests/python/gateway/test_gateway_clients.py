@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -224,13 +225,28 @@ async def test_localhost_is_ours(lab):
         assert answer.status_code == 200
 
 
-async def test_keys_are_in_no_record(lab):
-    await lab.chat()
+async def test_keys_are_in_no_record_and_no_log(make_lab, caplog):
+    """Of whoever calls: the rollout's own, an earlier attempt's, another rollout's, and what was never a key here."""
+    caplog.set_level(logging.DEBUG)
+    lab = make_lab(lambda prompt: Say(error=PolicyError("no")) if "fail" in prompt else "yes")
+    earlier, other, foreign = lab.access, lab.open("r-2"), "sk-of-somebody-else"
+    mine = lab.open("r-1", attempt=2)
+    keys = [earlier.key, other.key, foreign, mine.key]
+    async with httpx.AsyncClient() as client:
+        for key in keys:
+            for path in ("chat/completions", "responses", "messages", "completions", "models", "nothing"):
+                for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}, {"authorization": key}):
+                    body = chat_body("fail") | {"input": "x", "prompt": "x", "max_tokens": 9}
+                    await client.post(f"{mine.url}/v1/{path}?key={key}", json=body, headers=headers)
     lab.gateway.close_rollout("r-1")
     lab.store.flush()
+    assert lab.calls()
     stored = b"".join(path.read_bytes() for path in lab.store.path.parent.iterdir() if path.is_file())
-    assert lab.access.key.encode() not in stored
-    assert repr(lab.calls()).find(lab.access.key) == -1
+    logged = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("lightning_lab"))
+    for key in keys:
+        assert key.encode() not in stored
+        assert key not in logged
+        assert key not in repr(lab.calls()) + repr(lab.gateway._grants._by_rollout)
 
 
 # -- faults of the policy ----------------------------------------------------------------------------------------------
