@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.protocols import fields
-from lightning_lab.gateway.protocols.messages_blocks import read_turns, system_text
+from lightning_lab.gateway.protocols.messages_blocks import failed_results, read_turns, system_text
 from lightning_lab.gateway.protocols.messages_stream import MessagesStream, content_blocks, envelope, error_body
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request
 from lightning_lab.records import Message
@@ -42,6 +42,9 @@ class Messages:
         extra = fields.rest(body, _KNOWN)
         if left_out:
             extra["tools_left_out"] = left_out
+        failed = failed_results(said)
+        if failed:
+            extra["tool_errors"] = failed
         return Request(
             model=fields.text(body, "model"),
             messages=(*opening, *turns),

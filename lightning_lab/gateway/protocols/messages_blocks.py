@@ -44,6 +44,16 @@ def read_turns(turns: list[Any]) -> tuple[list[Message], dict[int, str]]:
     return messages, signatures
 
 
+def failed_results(turns: list[Any]) -> list[str]:
+    """Ids of the tool calls whose results say that they are errors; `read_turns` has checked the shapes."""
+    return [
+        str(block.get("tool_use_id") or "")
+        for turn in turns
+        for block in (turn["content"] if isinstance(turn.get("content"), list) else ())
+        if block.get("type") == "tool_result" and block.get("is_error") is True
+    ]
+
+
 def _blocks(value: Any, param: str) -> list[Mapping[str, Any]]:
     if value is None:
         return []
