@@ -38,6 +38,11 @@ _ANY_HOST = ("0.0.0.0", "::")
 
 def create_agl_app(rollouts: AglRollouts, forwarding: Forwarding, pausing: Pausing, *, key: str, host: str) -> ASGIApp:
     """The application; every route but ``/healthz`` needs the key."""
+    return _Door(agl_routes(rollouts, forwarding, pausing), key, None if host in _ANY_HOST else served_hosts(host))
+
+
+def agl_routes(rollouts: AglRollouts, forwarding: Forwarding, pausing: Pausing) -> FastAPI:
+    """All routes, as they describe themselves at ``/openapi.json``; open to everybody."""
     app = FastAPI(title="Agent Lightning v1.0, served by Lightning Lab", docs_url=None, redoc_url=None)
     app.include_router(_rollout_routes(rollouts), prefix="/api")
     app.include_router(_model_routes(), prefix="/api")
@@ -50,7 +55,7 @@ def create_agl_app(rollouts: AglRollouts, forwarding: Forwarding, pausing: Pausi
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
-    return _Door(app, key, None if host in _ANY_HOST else served_hosts(host))
+    return app
 
 
 def _rollout_routes(rollouts: AglRollouts) -> APIRouter:
