@@ -5,12 +5,9 @@
 
 import {
   Column,
-  IBreakSide,
-  IBreakSides,
   ICallDetail,
   ICounters,
   IFrame,
-  IGroupWeights,
   IHeldOut,
   IMessage,
   IProblem,
@@ -20,9 +17,7 @@ import {
   IRowBlock,
   IRunInfo,
   ISavedView,
-  ISegment,
   IStepRow,
-  ITokenPart,
   SCHEMA_VERSION,
   SchemaMismatch,
   STEP_NUMBERS,
@@ -33,37 +28,37 @@ type Json = Record<string, unknown>;
 
 const EMPTY: Json = {};
 
-function object(value: unknown): Json {
+export function object(value: unknown): Json {
   return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Json) : EMPTY;
 }
 
-function list(value: unknown): readonly unknown[] {
+export function list(value: unknown): readonly unknown[] {
   return Array.isArray(value) ? value : [];
 }
 
-function number(value: unknown): number | null {
+export function number(value: unknown): number | null {
   return typeof value === 'number' && Number.isFinite(value) ? value : null;
 }
 
-function count(value: unknown): number {
+export function count(value: unknown): number {
   return Math.max(0, Math.trunc(number(value) ?? 0));
 }
 
 /** Text as it is; other JSON values as JSON, so that no field is ever lost by being of another type. */
-function text(value: unknown): string {
+export function text(value: unknown): string {
   if (typeof value === 'string') {
     return value;
   }
   return value === undefined || value === null ? '' : JSON.stringify(value);
 }
 
-function checkSchema(header: Json): void {
+export function checkSchema(header: Json): void {
   if (header.v !== SCHEMA_VERSION) {
     throw new SchemaMismatch(header.v);
   }
 }
 
-type Buffer = ArrayBuffer | ArrayBufferView;
+export type Buffer = ArrayBuffer | ArrayBufferView;
 
 /** The bytes of one buffer, copied when they are not aligned for `width`-byte numbers. */
 function bytes(buffer: Buffer, width: number): Uint8Array {
@@ -134,7 +129,7 @@ function columnLength(column: Column): number {
   return column.kind === 'code' ? column.codes.length : column.values.length;
 }
 
-function decodeRows(value: unknown, buffers: readonly Buffer[]): IRowBlock {
+export function decodeRows(value: unknown, buffers: readonly Buffer[]): IRowBlock {
   const block = object(value);
   const columns = new Map<string, Column>();
   let rows = count(block.rows);
@@ -377,87 +372,6 @@ export function decodeDetail(data: unknown): IRolloutDetail {
       };
     }),
     trained: detail.trained !== false
-  };
-}
-
-/** Part of the rollout table: the answer to `rows`. */
-export function decodeBlock(data: unknown, buffers: readonly Buffer[]): IRowBlock {
-  return decodeRows(data, buffers);
-}
-
-/** Calls over time: the answer to `timeline`. */
-export function decodeTimeline(
-  data: unknown,
-  buffers: readonly Buffer[]
-): { readonly updates: readonly (readonly number[])[]; readonly columns: IRowBlock['columns'] } {
-  const updates = list(object(data).updates).map(item => list(item).map(value => number(value) ?? NaN));
-  return { updates, columns: decodeRows(data, buffers).columns };
-}
-
-/** Part of a sample's tokens: the answer to `tokens`. Throws `SchemaMismatch`. */
-export function decodeTokens(data: unknown, buffers: readonly Buffer[]): ITokenPart {
-  const header = object(data);
-  checkSchema(header);
-  const block = decodeRows(header, buffers);
-  const segments: ISegment[] = [];
-  for (const item of list(header.segments)) {
-    const [callId, start, stop] = list(item);
-    segments.push({ callId: text(callId), start: count(start), stop: count(stop) });
-  }
-  return { ...block, sample: count(header.sample), from: count(header.from), tokens: count(header.tokens), segments };
-}
-
-function decodeSide(value: unknown): IBreakSide {
-  const side = object(value);
-  const ids = list(side.ids).map(id => number(id) ?? -1);
-  return { ids, texts: ids.map((_, i) => text(list(side.texts)[i])), tokens: count(side.tokens) };
-}
-
-/** A break from both sides: the answer to `sides`. */
-export function decodeSides(data: unknown): IBreakSides {
-  const b = object(data);
-  return {
-    callId: text(b.call_id),
-    previousCallId: text(b.previous_call_id),
-    cause: text(b.cause),
-    index: count(b.index),
-    start: count(b.start),
-    left: count(b.left),
-    sentence: text(b.sentence),
-    stitching: text(b.stitching),
-    sample: decodeSide(b.sample),
-    prompt: decodeSide(b.prompt)
-  };
-}
-
-/** What the rollouts of a group weigh: the answer to `weights`. */
-export function decodeWeights(data: unknown): IGroupWeights {
-  const w = object(data);
-  return {
-    step: number(w.step),
-    normalizer: text(w.normalizer),
-    normalizers: list(w.normalizers).map(text),
-    flat: w.flat === true,
-    sentence: text(w.sentence),
-    rollouts: list(w.rollouts).map(item => {
-      const r = object(item);
-      const ghosts: Record<string, number> = {};
-      for (const [name, share] of Object.entries(object(r.ghosts))) {
-        ghosts[name] = number(share) ?? NaN;
-      }
-      return {
-        id: text(r.id),
-        state: text(r.state),
-        outcome: text(r.outcome),
-        reward: number(r.reward),
-        advantage: number(r.advantage),
-        weight: number(r.weight),
-        samples: count(r.samples),
-        tokens: count(r.tokens),
-        breaks: count(r.breaks),
-        ghosts
-      };
-    })
   };
 }
 

@@ -127,6 +127,9 @@ describe('an output of the lab', () => {
     });
     const node = output.node.querySelector<HTMLElement>('[data-testid="ll-output-rollout"]');
     expect(node?.dataset.status).toBe('live');
+    for (let turn = 0; turn < 50 && session.source?.asked.length === 0; turn++) {
+      await act(settle); // the page asks in a turn of its own
+    }
     expect(session.source?.asked).toEqual(['r-1']);
     act(() => output.dispose());
   });

@@ -1,6 +1,7 @@
 import type { JSONObject } from '@lumino/coreutils';
 
-import { decodeDetail, decodeTokens } from '../src/decode';
+import { decodeDetail } from '../src/decode';
+import { decodeTokens } from '../src/decodeAnswers';
 import { RolloutPage } from '../src/panel/rolloutPage';
 import { fetchTokens } from '../src/panel/useTokens';
 import type { IAnswer } from '../src/request';

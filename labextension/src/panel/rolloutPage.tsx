@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from 'react';
 
-import { decodeWeights } from '../decode';
+import { decodeWeights } from '../decodeAnswers';
 import { fixed, percent, shortId, signed, words } from '../format';
 import type { RowTable } from '../rows';
 import { visibleLine } from '../text';

@@ -1,7 +1,7 @@
 /** A break from both sides, as text and as ids, the first difference marked. */
 
 import { integer, words } from '../format';
-import { decodeSides } from '../decode';
+import { decodeSides } from '../decodeAnswers';
 import { tokenLabel } from '../strip/flow';
 import type { IBreakSide, IBreakSides } from '../wire';
 import { useAnswer } from './useAnswer';

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from 'react';
 
-import { decodeTimeline } from '../decode';
+import { decodeTimeline } from '../decodeAnswers';
 import { TimelineCanvas } from './timelineCanvas';
 import { messageOf } from './useAnswer';
 import { useView } from './view';

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from 'react';
 
-import { decodeTokens } from '../decode';
+import { decodeTokens } from '../decodeAnswers';
 import { SampleTokens } from '../strip/sampleTokens';
 import type { IRunSource } from '../tokens';
 import { messageOf } from './useAnswer';

@@ -1,0 +1,85 @@
+/** Reading the answers to requests, purely; as untrusted as everything else on the wire. */
+
+import { Buffer, checkSchema, count, decodeRows, list, number, object, text } from './decode';
+import type { IBreakSide, IBreakSides, IGroupWeights, IRowBlock, ISegment, ITokenPart } from './wire';
+
+/** Part of the rollout table: the answer to `rows`. */
+export function decodeBlock(data: unknown, buffers: readonly Buffer[]): IRowBlock {
+  return decodeRows(data, buffers);
+}
+
+/** Calls over time: the answer to `timeline`. */
+export function decodeTimeline(
+  data: unknown,
+  buffers: readonly Buffer[]
+): { readonly updates: readonly (readonly number[])[]; readonly columns: IRowBlock['columns'] } {
+  const updates = list(object(data).updates).map(item => list(item).map(value => number(value) ?? NaN));
+  return { updates, columns: decodeRows(data, buffers).columns };
+}
+
+/** Part of a sample's tokens: the answer to `tokens`. Throws `SchemaMismatch`. */
+export function decodeTokens(data: unknown, buffers: readonly Buffer[]): ITokenPart {
+  const header = object(data);
+  checkSchema(header);
+  const block = decodeRows(header, buffers);
+  const segments: ISegment[] = [];
+  for (const item of list(header.segments)) {
+    const [callId, start, stop] = list(item);
+    segments.push({ callId: text(callId), start: count(start), stop: count(stop) });
+  }
+  return { ...block, sample: count(header.sample), from: count(header.from), tokens: count(header.tokens), segments };
+}
+
+function decodeSide(value: unknown): IBreakSide {
+  const side = object(value);
+  const ids = list(side.ids).map(id => number(id) ?? -1);
+  return { ids, texts: ids.map((_, i) => text(list(side.texts)[i])), tokens: count(side.tokens) };
+}
+
+/** A break from both sides: the answer to `sides`. */
+export function decodeSides(data: unknown): IBreakSides {
+  const b = object(data);
+  return {
+    callId: text(b.call_id),
+    previousCallId: text(b.previous_call_id),
+    cause: text(b.cause),
+    index: count(b.index),
+    start: count(b.start),
+    left: count(b.left),
+    sentence: text(b.sentence),
+    stitching: text(b.stitching),
+    sample: decodeSide(b.sample),
+    prompt: decodeSide(b.prompt)
+  };
+}
+
+/** What the rollouts of a group weigh: the answer to `weights`. */
+export function decodeWeights(data: unknown): IGroupWeights {
+  const w = object(data);
+  return {
+    step: number(w.step),
+    normalizer: text(w.normalizer),
+    normalizers: list(w.normalizers).map(text),
+    flat: w.flat === true,
+    sentence: text(w.sentence),
+    rollouts: list(w.rollouts).map(item => {
+      const r = object(item);
+      const ghosts: Record<string, number> = {};
+      for (const [name, share] of Object.entries(object(r.ghosts))) {
+        ghosts[name] = number(share) ?? NaN;
+      }
+      return {
+        id: text(r.id),
+        state: text(r.state),
+        outcome: text(r.outcome),
+        reward: number(r.reward),
+        advantage: number(r.advantage),
+        weight: number(r.weight),
+        samples: count(r.samples),
+        tokens: count(r.tokens),
+        breaks: count(r.breaks),
+        ghosts
+      };
+    })
+  };
+}
