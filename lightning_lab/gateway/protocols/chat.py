@@ -62,7 +62,7 @@ class Chat:
             tools=tools,
             asked=fields.asked(body, SAMPLING_FIELDS),
             stop=fields.stops(body),
-            max_tokens=fields.count(body, "max_completion_tokens") or fields.count(body, "max_tokens"),
+            max_tokens=most_tokens(body),
             n=fields.count(body, "n", most=128) or 1,
             stream=fields.flag(body, "stream"),
             include_usage=fields.flag(options, "include_usage"),
@@ -157,6 +157,12 @@ class ChatStream:
             "model": head.model,
             "choices": choices,
         }
+
+
+def most_tokens(body: Mapping[str, Any]) -> int | None:
+    """How long the reply may be, under either name; both are checked."""
+    newer, older = (fields.count(body, name) for name in ("max_completion_tokens", "max_tokens"))
+    return newer or older
 
 
 def usage(head: Head, choices: Sequence[Choice]) -> dict[str, int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.protocols import fields
-from lightning_lab.gateway.protocols.chat import SAMPLING_FIELDS, usage
+from lightning_lab.gateway.protocols.chat import SAMPLING_FIELDS, most_tokens, usage
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request, data_event, error_body, pieces, shown_logprob
 from lightning_lab.records import Ids, Message
 
@@ -34,7 +34,7 @@ class Completions:
             prompt=prompt,
             asked=fields.asked(body, SAMPLING_FIELDS),
             stop=fields.stops(body),
-            max_tokens=fields.count(body, "max_tokens"),
+            max_tokens=most_tokens(body),
             n=fields.count(body, "n", most=128) or 1,
             stream=fields.flag(body, "stream"),
             include_usage=fields.flag(options, "include_usage"),
