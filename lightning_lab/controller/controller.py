@@ -2,7 +2,7 @@
 
 One way for every rollout: queue → running → the agent is gone → graded in another process → terminal record committed
 → future resolved. Agents and graders are forked by fork servers (`servers`, `fork_server`); each is watched by a
-supervisor of its own (`supervisor`).
+supervisor of its own (`supervisor`). With a cluster, agents are pods instead (`kubernetes`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lightning_lab.controller.environment import Access
 from lightning_lab.controller.lifecycle import Lifecycle, Ticket
@@ -31,6 +31,9 @@ from lightning_lab.records import Outcome, Rollout, RolloutState, Sampling
 from lightning_lab.store import Store
 from lightning_lab.tasks import Grader
 from lightning_lab.tasks.files import check_files
+
+if TYPE_CHECKING:
+    from lightning_lab.controller.kubernetes.settings import Cluster
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_LIMIT_S = 30.0
@@ -52,7 +55,7 @@ class Credentials(Protocol):
 
 
 class Controller:
-    """Runs rollouts as local processes. Thread-safe.
+    """Runs rollouts as local processes, or as pods of a ``cluster``. Thread-safe.
 
     ``root`` is where private working directories go; ``concurrency`` bounds the rollouts that run at one time
     (default: four per core, as agents mostly wait for the model).
@@ -66,7 +69,9 @@ class Controller:
         *,
         concurrency: int | None = None,
         boot_timeout_s: float = 120.0,
+        cluster: Cluster | None = None,
     ) -> None:
+        self.cluster = cluster
         self._store, self._credentials, self._root = store, credentials, Path(root)
         self._concurrency = _checked(concurrency or 4 * (os.cpu_count() or 1))
         self._boot_timeout_s = boot_timeout_s
@@ -96,7 +101,7 @@ class Controller:
         return self._running
 
     def start(self) -> None:
-        """Start the thread. Idempotent. Raises `ControllerError` after `close`."""
+        """Start the thread. Idempotent. Raises `ControllerError` after `close`, and `ClusterError`."""
         with self._lock:
             if self._closed:
                 raise ControllerError("The controller is closed: make a new one.")
@@ -110,6 +115,10 @@ class Controller:
             )
             self._thread.start()
             self._loop = ready.result()
+
+    def for_cluster(self, cluster: Cluster, concurrency: int) -> Controller:
+        """Another one beside this, with the same store and gateway, whose agents are pods; not started."""
+        return Controller(self._store, self._credentials, self._root, concurrency=concurrency, cluster=cluster)
 
     def close(self) -> None:
         """Cancel what is queued or running, end every process, stop the thread. Idempotent; no process is left."""
@@ -144,7 +153,7 @@ class Controller:
             harness=harness,
             grader=grader,
             sampling=sampling,
-            agent_payload=_agent_payload(harness, queued),
+            agent_payload=self._agent_payload(harness, queued),
             grader_payload=ship(grader.function, queued.task, what=f"Grader {grader.name}") if grader else b"",
         )
         ticket.future.set_running_or_notify_cancel()  # a waiting cell that is interrupted cannot cancel the rollout
@@ -166,6 +175,20 @@ class Controller:
         loop = self._running_loop()
         loop.call_soon_threadsafe(self._lifecycle.prewarm, harness, grader)
 
+    def _agent_payload(self, harness: Harness, rollout: Rollout) -> bytes:
+        """What the agent's process needs beyond its spec; a command or a pod is only checked to fit the task."""
+        check_files(rollout.task)
+        if self.cluster is not None:
+            from lightning_lab.controller.kubernetes import manifests, schema
+
+            schema.check_job(manifests.job(harness, rollout, self.cluster), harness.name)
+            manifests.task_file(rollout)
+            return b""
+        if harness.function is None:
+            harness.arguments(rollout.task)
+            return b""
+        return ship(harness.function, rollout.task, what=f"Harness {harness.name}")
+
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._closed:
             raise ControllerError("The controller is closed." if self._closed else "Call start() first.")
@@ -184,9 +207,16 @@ class Controller:
     async def _serve(self, private: Path, ready: Future[asyncio.AbstractEventLoop]) -> None:
         self._stop = asyncio.Event()
         pool = ServerPool(private, self._boot_timeout_s)
-        self._lifecycle = Lifecycle(self._store, self._credentials, private, pool)
-        ready.set_result(asyncio.get_running_loop())
+        jobs = None
+        if self.cluster is not None:
+            from lightning_lab.controller.kubernetes.runner import JobRunner
+
+            jobs = JobRunner(self.cluster, self._store, self._credentials)
+        self._lifecycle = Lifecycle(self._store, self._credentials, private, pool, jobs)
         try:
+            if jobs is not None:
+                await jobs.start()
+            ready.set_result(asyncio.get_running_loop())
             await self._stop.wait()
             for rollout_id in list(self._tickets):
                 self._cancel(rollout_id)
@@ -194,6 +224,8 @@ class Controller:
                 await asyncio.wait(self._tasks)
         finally:
             await pool.end_all()
+            if jobs is not None:
+                await jobs.close()
             await asyncio.to_thread(self._lifecycle.remove_all)
 
     def _enqueue(self, ticket: Ticket) -> None:
@@ -240,15 +272,6 @@ class Controller:
             ticket.future.set_exception(error)
         else:
             ticket.future.set_result(final)
-
-
-def _agent_payload(harness: Harness, rollout: Rollout) -> bytes:
-    """What the agent's process needs beyond its spec; for a command only the check that it fits the task."""
-    check_files(rollout.task)
-    if harness.function is None:
-        harness.arguments(rollout.task)
-        return b""
-    return ship(harness.function, rollout.task, what=f"Harness {harness.name}")
 
 
 def _checked(concurrency: int) -> int:

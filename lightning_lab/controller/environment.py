@@ -57,13 +57,16 @@ def _trusted_certificates() -> dict[str, str]:
 
 def for_agent(home: Path, temporary: Path, added: Mapping[str, str], access: Access, rollout_id: str) -> dict[str, str]:
     """The environment of one rollout. The way to the model comes last: a harness cannot point past the gateway."""
+    return {**scrubbed(home, temporary), **added, **way_to_model(access.url, access.key, rollout_id)}
+
+
+def way_to_model(url: str, key: str, rollout_id: str) -> dict[str, str]:
+    """The variables by which an agent finds the gateway; ``url`` is the rollout's, without ``/v1``."""
     return {
-        **scrubbed(home, temporary),
-        **added,
-        "OPENAI_BASE_URL": f"{access.url}/v1",
-        "OPENAI_API_KEY": access.key,
-        "ANTHROPIC_BASE_URL": access.url,
-        "ANTHROPIC_AUTH_TOKEN": access.key,
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_AUTH_TOKEN": key,
         "LIGHTNING_LAB_ROLLOUT": rollout_id,
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from lightning_lab.controller.outcomes import (
     agent_ending,
     grade_of,
     grade_without_grader,
+    keyless,
     output_text,
     storable,
 )
@@ -29,12 +29,13 @@ from lightning_lab.controller.workdirs import Workdir
 from lightning_lab.harnesses import Harness
 from lightning_lab.harnesses.source import cell_sources, referred_modules
 from lightning_lab.records import Outcome, Rollout, RolloutState, Sampling
-from lightning_lab.store import Redaction, Store
+from lightning_lab.store import Store
 from lightning_lab.tasks import Grader
 from lightning_lab.tasks.files import put_files
 
 if TYPE_CHECKING:
     from lightning_lab.controller.controller import Credentials
+    from lightning_lab.controller.kubernetes.runner import JobRunner
 
 _LOG = logging.getLogger(__name__)
 _LAUNCH_LIMIT_S = 60.0
@@ -92,10 +93,13 @@ class Ticket:
 
 
 class Lifecycle:
-    """Runs tickets. Use it on the controller's loop only."""
+    """Runs tickets. Use it on the controller's loop only. With ``jobs``, agents are pods; graders are local still."""
 
-    def __init__(self, store: Store, credentials: Credentials, root: Path, servers: ServerPool) -> None:
+    def __init__(
+        self, store: Store, credentials: Credentials, root: Path, servers: ServerPool, jobs: JobRunner | None = None
+    ) -> None:
         self._store, self._credentials, self._root, self._servers = store, credentials, root, servers
+        self._jobs = jobs
 
     async def run(self, ticket: Ticket) -> Rollout:
         """Take a ticket from the queue to its terminal record, which is not yet in the store."""
@@ -103,7 +107,10 @@ class Lifecycle:
         self.prewarm(ticket.harness, ticket.grader)
         workdir = Workdir.create(self._root, ticket.rollout.id, ticket.rollout.attempt)
         try:
-            ending = await self._run_agent(ticket, workdir)
+            if self._jobs is None:
+                ending = await self._run_agent(ticket, workdir)
+            else:
+                ending = await self._jobs.run(ticket, lambda: self._record(ticket, agent_started_at=time.time()))
             grade = None
             if ticket.grader is None:
                 grade = Grade(reward=None, verdict="not graded") if ending.outcome is Outcome.COMPLETED else None
@@ -115,7 +122,8 @@ class Lifecycle:
 
     def prewarm(self, harness: Harness, grader: Grader | None) -> None:
         """Start fork servers; a failure shows in the rollout that needs them."""
-        self._servers.start(_agent_key(harness))
+        if self._jobs is None:
+            self._servers.start(_agent_key(harness))
         if grader is not None:
             self._servers.start(_grader_key(grader))
 
@@ -141,9 +149,7 @@ class Lifecycle:
             self._credentials.close_rollout(rollout.id)
         if isinstance(report, Ending):
             return report
-        # Agents print their environment; no record holds a key, not even one that is dead by now.
-        keyless = Redaction({"key_of_this_rollout": re.escape(access.key)})
-        return keyless.record(agent_ending(report, harness.kind, harness.timeout_s, faults))
+        return keyless(agent_ending(report, harness.kind, harness.timeout_s, faults), access.key)
 
     async def _run_grader(self, ticket: Ticket, grader: Grader, workdir: Workdir, ending: Ending) -> Grade:
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_lab.records import Outcome, RolloutState
+from lightning_lab.store import Redaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,11 @@ def agent_ending(report: Mapping[str, Any] | None, kind: str, timeout_s: float, 
         stdout=stdout,
         stderr=stderr,
     )
+
+
+def keyless(ending: Ending, key: str) -> Ending:
+    """Agents print their environment; no record holds a key, not even one that is dead by now."""
+    return Redaction({"key_of_this_rollout": re.escape(key)}).record(ending)
 
 
 def _agent_outcome(report: Mapping[str, Any], kind: str, timeout_s: float) -> tuple[Outcome, str]:

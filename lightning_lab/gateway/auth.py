@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 import threading
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from lightning_lab.records import Sampling
 ROLLOUT_HEADER = b"x-lightning-lab-rollout"
 _KEY_HEADERS = (b"x-api-key", b"api-key")
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
+_ANYWHERE = frozenset({"0.0.0.0", "::"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +131,27 @@ class Grants:
 
 
 def check_host(headers: Iterable[tuple[bytes, bytes]], served: frozenset[str]) -> None:
-    """Refuse foreign Host headers, so that a web page cannot reach the gateway by rebinding its name (DNS)."""
-    hosts = [value for name, value in headers if name == b"host"]
-    if len(hosts) != 1 or _host_name(hosts[0]) not in served:
+    """Refuse foreign Host headers, so that a web page cannot reach the gateway by rebinding its name (DNS).
+
+    Bound to every address of the machine, it may be called by any address: one cannot be rebound.
+    """
+    hosts = [_host_name(value) for name, value in headers if name == b"host"]
+    known = len(hosts) == 1 and (hosts[0] in served or (bool(served & _ANYWHERE) and _is_address(hosts[0])))
+    if not known:
         raise Fault(403, "host_not_allowed", "The Host header names another machine; call the gateway by its own URL.")
 
 
 def served_hosts(host: str) -> frozenset[str]:
     """The names under which a gateway bound to ``host`` may be called."""
     return _LOOPBACK_NAMES | {host.lower()}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _host_name(value: bytes) -> str:

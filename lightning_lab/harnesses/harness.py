@@ -20,6 +20,8 @@ _LONGEST_ARGUMENT = 128 * 1024
 """Bytes, the final NUL included (``MAX_ARG_STRLEN`` of Linux)."""
 PROFILE_TIMEOUT_S = 1800.0
 """Seconds that a coding agent may take, unless told otherwise."""
+POD_RESOURCES = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+"""What a pod may use, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,7 +31,7 @@ class Harness:
     name: str
     version: str
     kind: str
-    """``function``, ``command`` or ``external``."""
+    """``function``, ``command``, ``kubernetes`` or ``external``."""
     source: str
     timeout_s: float = 300.0
     """Seconds that one run of the agent may take."""
@@ -45,6 +47,8 @@ class Harness:
     """Whether a command finds ``task.json`` in its working directory; a coding agent would take it for its work."""
     external: Mapping[str, Any] = field(default_factory=dict)
     """What an external controller is told, where that runs the agent: Agent Lightning's rollout ``config``."""
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """What a Kubernetes Job is made of, where the agent is a pod: ``image`` and ``resources``, or ``template``."""
 
     @property
     def info(self) -> HarnessInfo:
@@ -146,6 +150,49 @@ class Harness:
             source=told,
             timeout_s=_positive(timeout_s),
             external=config,
+        )
+
+    @classmethod
+    def kubernetes(
+        cls,
+        image: str = "",
+        command: Sequence[str] = (),
+        *,
+        resources: Mapping[str, str] | None = None,
+        template: str = "",
+        name: str | None = None,
+        timeout_s: float = PROFILE_TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
+    ) -> Harness:
+        """An agent in a pod of a cluster (``lab.kubernetes(…)``): one Job for every attempt.
+
+        Either ``image`` with ``command`` (none: the image's own) and ``resources``, which are request and limit alike
+        (default: 1 CPU, 1 GiB of memory, 1 GiB of disk); or ``template``: a whole Job in YAML, filled in by Jinja with
+        the task's fields, ``prompt``, ``id``, ``timeout_s`` and the filter ``tojson``. ``{prompt}``, ``{id}`` and
+        ``{name}`` of the task's fields are replaced in ``command``; ``{url}``, ``{key}`` and ``{home}`` in ``env``.
+        The output is what the agent wrote to ``/dev/termination-log``, else its log. Raises `HarnessError`.
+        """
+        if bool(image) == bool(template):
+            raise HarnessError('Which pod? Give image="…" (with command and resources), or template="…": one of both.')
+        if template and (command or resources):
+            raise HarnessError("A template is complete: say command and resources there.")
+        if isinstance(command, str):
+            raise HarnessError('A command is a list of arguments, e.g. ["python", "/app/agent.py", "{prompt}"].')
+        job = (
+            {"template": template}
+            if template
+            else {"image": image, "resources": {**POD_RESOURCES, **(resources or {})}}
+        )
+        told = json.dumps({**job, "command": list(command), **_settings(timeout_s, (), env)}, sort_keys=True)
+        return cls(
+            name=name or (image.rpartition("/")[2] if image else "kubernetes"),
+            version=digest(told.encode()),
+            kind="kubernetes",
+            source=told,
+            timeout_s=_positive(timeout_s),
+            env=dict(env or {}),
+            argv=tuple(str(part) for part in command),
+            job=job,
         )
 
     def environment(self, place: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which controller runs a rollout: the lab's own, or an external one."""
+"""Which controller runs a rollout: the lab's own, that of a cluster, or an external one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning_lab.controller import Controller
+from lightning_lab.controller.kubernetes.settings import Cluster, ClusterError
 from lightning_lab.harnesses import Harness, HarnessError
 from lightning_lab.records import Rollout, Sampling
 from lightning_lab.tasks import Grader, posted
@@ -21,6 +22,7 @@ class Controllers:
     def __init__(self, own: Controller) -> None:
         self._own = own
         self.external: AglServer | None = None
+        self.cluster: Controller | None = None
 
     def submit(
         self, rollout: Rollout, harness: Harness, grader: Grader | None, *, sampling: Sampling | None = None
@@ -29,6 +31,10 @@ class Controllers:
 
         Raises what `Controller.submit` raises, and `HarnessError` when nobody here can run the harness.
         """
+        if harness.job:
+            if self.cluster is None:
+                raise HarnessError(f"{harness.name} runs in a pod. Call lab.kubernetes(…) first.")
+            return self.cluster.submit(rollout, harness, grader, sampling=sampling)
         if not harness.external:
             return self._own.submit(rollout, harness, grader, sampling=sampling)
         if self.external is None:
@@ -41,9 +47,28 @@ class Controllers:
         rollout = replace(rollout, harness=harness.info)
         return self.external.hand_out(rollout, harness.external, sampling=sampling, must_reward=grader is not None)
 
+    def use_cluster(self, cluster: Cluster, concurrency: int) -> None:
+        """Run pods in this cluster, so many at a time; the one in use goes on where the settings are the same.
+
+        Raises `ClusterError`, also while rollouts run in another cluster.
+        """
+        if self.cluster is not None and self.cluster.cluster == cluster:
+            self.cluster.concurrency = concurrency
+            return
+        if self.cluster is not None:
+            if self.cluster.running:
+                raise ClusterError(f"{self.cluster.running} rollouts run in the cluster in use: wait for them first.")
+            self.cluster.close()
+            self.cluster = None
+        controller = self._own.for_cluster(cluster, concurrency)
+        controller.start()
+        self.cluster = controller
+
     def cancel(self, rollout_id: str) -> None:
         """End one rollout as cancelled, wherever it is; one that is over is left alone."""
         self._own.cancel(rollout_id)
+        if self.cluster is not None:
+            self.cluster.cancel(rollout_id)
         if self.external is not None:
             self.external.cancel(rollout_id)
 
@@ -51,4 +76,6 @@ class Controllers:
         """End all rollouts, and stop serving the external controller. Idempotent."""
         if self.external is not None:
             self.external.close()
+        if self.cluster is not None:
+            self.cluster.close()
         self._own.close()

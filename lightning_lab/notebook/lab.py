@@ -23,7 +23,7 @@ from lightning_lab.notebook.kernel import current_kernel
 from lightning_lab.notebook.opening import OneOpenLab
 from lightning_lab.notebook.panel import handlers
 from lightning_lab.notebook.parts import Parts, start_parts
-from lightning_lab.notebook.policies import PolicySpec
+from lightning_lab.notebook.policies import PolicySpec, require_extra
 from lightning_lab.notebook.results import checked_grader, checked_harness, checked_task, raise_if_failed
 from lightning_lab.notebook.rollout import RolloutView
 from lightning_lab.notebook.run import Loop, RunHandle, StoredRun
@@ -82,6 +82,8 @@ class Lab(metaclass=OneOpenLab):
     computes does not slow them. ``resume``: the id of a run whose kernel died or whose lab was closed; that lab is
     opened again, for ``trainer.resume(id)``. ``redact``: regular expressions by name; what they match is hidden
     wherever a run is shown or exported (``{**ll.SECRETS, "badge": r"EMP-\\d{6}"}``); the store keeps it until `purge`.
+    opened again, for ``trainer.resume(id)``. ``host``, ``port``: where the gateway listens; for agents on other
+    machines an address of this one.
 
     Equal arguments give the open lab again; others replace it when it is idle. Raises `LabBusyError` when it is not,
     `MissingExtraError`, `policy.base.PolicyError`, `gateway.GatewayError` or `store.StoreError`; a start that fails
@@ -100,6 +102,8 @@ class Lab(metaclass=OneOpenLab):
         gateway: Literal["thread", "process"] = "thread",
         resume: str | None = None,
         redact: Mapping[str, str] = SECRETS,
+        host: str = "127.0.0.1",
+        port: int = 0,
     ) -> None:
         if gateway not in ("thread", "process"):
             raise ValueError(f"gateway={gateway!r}: a lab's gateway runs in a 'thread' or in a 'process' of its own.")
@@ -124,6 +128,8 @@ class Lab(metaclass=OneOpenLab):
             outside=gateway == "process",
             build=policy.build if isinstance(policy, PolicySpec) and not built.can_learn else None,
             resume=resume,
+            host=host,
+            port=port,
         )
         self.id = self._parts.folder.run_id
         self._singles = SingleRollouts(self._parts, {"policy": built.name})
@@ -213,6 +219,37 @@ class Lab(metaclass=OneOpenLab):
         run that trains are left alone.
         """
         return self.open_parts().store.purge(time.time() - older_than.total_seconds())
+
+    def kubernetes(
+        self,
+        *,
+        namespace: str,
+        gateway_url: str | None = None,
+        concurrency: int = 32,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        start_limit_s: float = 300.0,
+    ) -> None:
+        """Run harnesses made by `Harness.kubernetes` as pods in ``namespace``, ``concurrency`` at a time.
+
+        ``gateway_url``: ``http://address:port`` at which pods reach this lab's gateway, where that is not ``host`` and
+        ``port`` of the lab. ``start_limit_s``: a pod that has not begun by then is a ``boot_timeout``. Equal settings
+        change nothing. Raises `MissingExtraError`, and `ClusterError` when the cluster or the address is of no use.
+        """
+        from lightning_lab.controller.kubernetes.settings import Cluster
+
+        require_extra("k8s", ("kubernetes", "jinja2", "yaml"), "An agent in a pod")
+        parts = self.open_parts()
+        cluster = Cluster(
+            gateway_url=gateway_url or parts.gateway.url,
+            namespace=namespace,
+            lab_id=self.id,
+            kubeconfig=kubeconfig,
+            context=context,
+            start_limit_s=start_limit_s,
+        )
+        with self._lock:
+            parts.controller.use_cluster(cluster, concurrency)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

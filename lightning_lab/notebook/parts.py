@@ -43,6 +43,7 @@ def start_parts(
     concurrency: int | None,
     settings: Mapping[str, Any],
     resume: str | None = None,
+    host: str = "127.0.0.1",
     port: int = 0,
     outside: bool = False,
     build: Callable[[], Policy] | None = None,
@@ -67,12 +68,14 @@ def start_parts(
                 folder = lab_folder_of(Path(runs).expanduser(), resume)
             gateway: Gateway | GatewayProcess
             if outside:
-                gateway = GatewayProcess(policy, folder.store_path, build=build, sampling=sampling, port=port)
+                gateway = GatewayProcess(
+                    policy, folder.store_path, build=build, sampling=sampling, host=host, port=port
+                )
                 stack.callback(gateway.end)
                 store = Store(folder.store_path, writer=gateway.writer)
             else:
                 store = Store(folder.store_path)
-                gateway = Gateway(policy, store, sampling=sampling, port=port)
+                gateway = Gateway(policy, store, sampling=sampling, host=host, port=port)
             stack.callback(store.close)
             stack.callback(gateway.close)
             gateway.start()
