@@ -255,25 +255,35 @@ KERNEL = """
 """
 
 
-def start_kernel(folder, seconds):
-    """A process that runs three agents, as a notebook's kernel does."""
-    mark = uuid.uuid4().hex
-    command = [sys.executable, "-c", textwrap.dedent(KERNEL), str(Path(__file__).parent), str(folder), mark, seconds]
-    kernel = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert kernel.stdout.readline() == "ready\n"
-    return kernel, mark
+@pytest.fixture
+def start_kernel(tmp_path):
+    """Starts processes that run three agents, as a notebook's kernel does; none outlives the test, however it ends."""
+    started = []
+
+    def start(seconds):
+        mark = uuid.uuid4().hex
+        folder, source = str(Path(__file__).parent), textwrap.dedent(KERNEL)
+        command = [sys.executable, "-c", source, folder, str(tmp_path), mark, seconds]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True))
+        assert started[-1].stdout.readline() == "ready\n"
+        return started[-1], mark
+
+    yield start
+    for kernel in started:
+        kernel.kill()
+        kernel.communicate()
 
 
-def test_a_killed_kernel_leaves_no_process(bench, tmp_path, count_processes):
-    kernel, mark = start_kernel(tmp_path, "1000")
+def test_a_killed_kernel_leaves_no_process(bench, start_kernel, count_processes):
+    kernel, mark = start_kernel("1000")
     assert count_processes(mark) >= 7  # the fork server, three supervisors with an agent each, the sleepers
     kernel.kill()
     kernel.communicate()
     bench.wait_until(lambda: count_processes(mark) == 0)
 
 
-def test_an_interrupted_kernel_keeps_its_agents(tmp_path, count_processes):
-    kernel, mark = start_kernel(tmp_path, "1.5")
+def test_an_interrupted_kernel_keeps_its_agents(start_kernel, count_processes):
+    kernel, mark = start_kernel("1.5")
     os.killpg(kernel.pid, signal.SIGINT)
     printed, _ = kernel.communicate(timeout=60)
     assert printed.splitlines() == ["interrupted", "[1.0, 1.0, 1.0]"]
