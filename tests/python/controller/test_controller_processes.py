@@ -271,7 +271,7 @@ def start_kernel(tmp_path):
     yield start
     for kernel in started:
         kernel.kill()
-        kernel.communicate()
+        kernel.wait()
 
 
 def test_a_killed_kernel_leaves_no_process(bench, start_kernel, count_processes):
