@@ -55,7 +55,7 @@ class Chat:
         extra = fields.rest(body, _KNOWN)
         if left_out:
             extra["tools_left_out"] = left_out
-        options = fields.mapping(body.get("stream_options") or {}, "stream_options")
+        options = fields.options(body, "stream_options")
         return Request(
             model=fields.text(body, "model"),
             messages=tuple(_message(message, f"messages[{at}]") for at, message in enumerate(messages)),
@@ -179,14 +179,14 @@ def read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], 
     """The functions that a request offers, and the tools of other kinds."""
     tools: list[Mapping[str, Any]] = []
     left_out: list[Any] = []
-    for at, tool in enumerate(fields.array(body.get("tools") or [], "tools")):
+    for at, tool in enumerate(fields.items(body, "tools")):
         where = f"tools[{at}]"
         if fields.text(fields.mapping(tool, where), "type", f"{where}.") in ("function", ""):
             function = fields.mapping(tool.get("function"), f"{where}.function")
             tools.append(fields.function_tool(function, f"{where}.function."))
         else:
             left_out.append(tool)
-    for at, function in enumerate(fields.array(body.get("functions") or [], "functions")):
+    for at, function in enumerate(fields.items(body, "functions")):
         tools.append(fields.function_tool(fields.mapping(function, f"functions[{at}]"), f"functions[{at}]."))
     return tuple(tools), left_out
 
@@ -208,7 +208,7 @@ def _message(value: Any, param: str) -> Message:
 
 
 def _tool_calls(message: Mapping[str, Any], where: str) -> tuple[Mapping[str, str], ...]:
-    calls = fields.array(message.get("tool_calls") or [], f"{where}tool_calls")
+    calls = fields.items(message, "tool_calls", where)
     found = [_tool_call(call, f"{where}tool_calls[{at}]") for at, call in enumerate(calls)]
     legacy = message.get("function_call")
     if legacy is not None:

@@ -27,7 +27,7 @@ class Completions:
 
     def read(self, body: Mapping[str, Any]) -> Request:
         prompt = _prompt(body.get("prompt"))
-        options = fields.mapping(body.get("stream_options") or {}, "stream_options")
+        options = fields.options(body, "stream_options")
         return Request(
             model=fields.text(body, "model"),
             messages=(Message(role="user", content=prompt),) if isinstance(prompt, str) else (),

@@ -27,6 +27,18 @@ def array(value: Any, param: str) -> list[Any]:
     return value
 
 
+def items(body: JsonObject, key: str, where: str = "") -> list[Any]:
+    """A JSON array; absent and null are empty."""
+    value = body.get(key)
+    return [] if value is None else array(value, where + key)
+
+
+def options(body: JsonObject, key: str) -> JsonObject:
+    """A JSON object; absent and null are empty."""
+    value = body.get(key)
+    return {} if value is None else mapping(value, key)
+
+
 def text(body: JsonObject, key: str, where: str = "") -> str:
     """A string; absent and null are empty."""
     value = body.get(key)

@@ -72,7 +72,7 @@ def _tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list
     """The functions that a request offers in canonical form, and the tools that only a hosted model has."""
     tools: list[Mapping[str, Any]] = []
     left_out: list[Any] = []
-    for at, value in enumerate(fields.array(body.get("tools") or [], "tools")):
+    for at, value in enumerate(fields.items(body, "tools")):
         where = f"tools[{at}]"
         tool = fields.mapping(value, where)
         if fields.text(tool, "type", f"{where}.") in ("", "custom"):

@@ -119,6 +119,8 @@ def _text(block: Mapping[str, Any], param: str) -> str:
     kind = fields.text(block, "type", f"{param}.")
     if kind == "text":
         return fields.text(block, "text", f"{param}.")
+    if not kind:
+        raise bad_request(f"{param}.type is missing: a block of content says what it is.", param=f"{param}.type")
     if kind in _MEDIA:
         raise bad_request(
             f"Content of type {kind!r} cannot be given to a text model.", param=param, code="unsupported_content"

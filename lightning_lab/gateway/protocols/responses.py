@@ -56,7 +56,7 @@ class Responses:
             stop=fields.stops(body),
             max_tokens=fields.count(body, "max_output_tokens"),
             stream=fields.flag(body, "stream"),
-            logprobs="message.output_text.logprobs" in fields.array(body.get("include") or [], "include"),
+            logprobs="message.output_text.logprobs" in fields.items(body, "include"),
             body=body,
             extra=extra,
             signatures=signatures,

@@ -115,7 +115,7 @@ def _read_message(conversation: _Conversation, item: Mapping[str, Any], where: s
 def _reasoning(item: Mapping[str, Any], where: str) -> str:
     """Raw reasoning where the item has it, else its summary."""
     for key in ("content", "summary"):
-        parts = fields.array(item.get(key) or [], f"{where}{key}")
+        parts = fields.items(item, key, where)
         found = [
             fields.text(fields.mapping(part, f"{where}{key}[{at}]"), "text", f"{where}{key}[{at}].")
             for at, part in enumerate(parts)

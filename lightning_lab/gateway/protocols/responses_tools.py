@@ -50,12 +50,12 @@ def shown(item: Mapping[str, Any], flattened: list[dict[str, str]], where: str) 
 
 def _walk(body: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, str]]:
     """Every tool, where it stands, and its namespace."""
-    for at, value in enumerate(fields.array(body.get("tools") or [], "tools")):
+    for at, value in enumerate(fields.items(body, "tools")):
         where = f"tools[{at}]"
         tool = fields.mapping(value, where)
         if tool.get("type") != "namespace":
             yield tool, where, ""
             continue
         space = fields.text(tool, "name", f"{where}.")
-        for place, inner in enumerate(fields.array(tool.get("tools") or [], f"{where}.tools")):
+        for place, inner in enumerate(fields.items(tool, "tools", f"{where}.")):
             yield fields.mapping(inner, f"{where}.tools[{place}]"), f"{where}.tools[{place}]", space

@@ -226,7 +226,8 @@ def test_a_command_sees_the_same_scrubbed_environment(bench, monkeypatch):
 
 
 KERNEL = """
-    import os, sys, time, threading
+    import os, signal, sys, time, threading
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background passes on that it is ignored
     sys.path.insert(0, sys.argv[1])
     from pathlib import Path
     import conftest
