@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-ON_DEMAND = ("tokenizers", "harnesses", "slow")
+ON_DEMAND = ("tokenizers", "harnesses", "fuzz", "slow")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,6 +13,8 @@ from schemathesis.config import SchemathesisConfig
 
 from lightning_lab.gateway.agl.app import agl_routes
 
+pytestmark = pytest.mark.fuzz
+
 CONFIG = SchemathesisConfig.from_dict(
     {"seed": 1, "generation": {"max-examples": 3, "deterministic": True}, "phases": {"stateful": {"enabled": False}}}
 )

@@ -20,6 +20,8 @@ from schemathesis.specs.openapi.checks import ignored_auth
 
 from lightning_lab.gateway.openapi import document
 
+pytestmark = pytest.mark.fuzz
+
 CONFIG = SchemathesisConfig.from_dict(
     {"seed": 1, "generation": {"max-examples": 12, "deterministic": True}, "phases": {"stateful": {"enabled": False}}}
 )
