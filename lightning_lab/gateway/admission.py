@@ -56,7 +56,7 @@ class Ticket:
     is left and to come back with a new ticket.
     """
 
-    __slots__ = ("_admission", "_stay", "abort", "held_s", "interrupted", "interruptible")
+    __slots__ = ("_admission", "_stay", "abort", "held_s", "interruptible")
 
     def __init__(self, admission: Admission, abort: Callable[[], None], interruptible: bool) -> None:
         self._admission = admission

@@ -18,6 +18,7 @@ from lightning_lab.gateway.app import BODY_LIMIT, Service, create_app
 from lightning_lab.gateway.auth import Access, Grants, served_hosts
 from lightning_lab.gateway.capture import CallStore, Capture, Patience
 from lightning_lab.gateway.errors import Fault, GatewayError
+from lightning_lab.gateway.serving import server_config
 from lightning_lab.gateway.switching import short_turns
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import PauseMode, Sampling
@@ -27,8 +28,6 @@ _T = TypeVar("_T")
 _START_S = 10.0
 _CLOSE_S = 10.0
 _ROLLOUT_CLOSE_S = 5.0
-_KEEP_ALIVE_S = 120
-"""Longer than clients keep idle connections, so that none is closed while a request is on its way."""
 
 
 class Gateway:
@@ -193,17 +192,7 @@ class Gateway:
 
     def _serve(self, listener: socket.socket, ready: concurrent.futures.Future[None]) -> None:
         try:
-            config = uvicorn.Config(
-                self._app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=2,
-            )
+            config = server_config(self._app)
             self._server = _Server(config, lambda: ready.set_result(None))
             with listener, short_turns(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
                 self._loop = runner.get_loop()

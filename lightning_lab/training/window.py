@@ -45,11 +45,6 @@ class Window:
     def __len__(self) -> int:
         return len(self._unfinished) + len(self._complete)
 
-    @property
-    def group_ids(self) -> list[str]:
-        """Everything in the window, oldest first."""
-        return sorted([*self._unfinished, *self._complete])
-
     def room(self, steps_left: int) -> int:
         """How many groups to submit now, so that the last of ``steps_left`` steps leaves nothing over."""
         wanted = self._train - len(self) if self._schedule == "sync" else self._in_flight - len(self._unfinished)

@@ -21,12 +21,12 @@ from lightning_lab.gateway.agl.wire import Config
 from lightning_lab.gateway.errors import GatewayError
 from lightning_lab.gateway.process import GatewayProcess
 from lightning_lab.gateway.server import Gateway
+from lightning_lab.gateway.serving import server_config
 from lightning_lab.records import Rollout, Sampling
 from lightning_lab.store import Store
 
 _START_S = 10.0
 _CLOSE_S = 10.0
-_KEEP_ALIVE_S = 120
 
 _log = logging.getLogger(__name__)
 
@@ -140,17 +140,7 @@ class AglServer:
                 ready.set_exception(GatewayError(f"Agent Lightning's routes could not start: {error}"))
 
     async def _run(self, listener: socket.socket, ready: Future[None]) -> None:
-        config = uvicorn.Config(
-            self._app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=2,
-        )
+        config = server_config(self._app)
         self._server = uvicorn.Server(config)
         await self._forwarding.open()
         try:
