@@ -1,6 +1,7 @@
 /** Reading the answers to requests, purely; as untrusted as everything else on the wire. */
 
-import { Buffer, checkSchema, count, decodeRows, list, number, object, text } from './decode';
+import { Buffer, decodeRows } from './decodeColumns';
+import { checkSchema, count, list, number, object, text } from './decodeJson';
 import type { IBreakSide, IBreakSides, IGroupWeights, IRowBlock, ISegment, ITokenPart } from './wire';
 
 /** Part of the rollout table: the answer to `rows`. */

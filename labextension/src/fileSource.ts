@@ -5,7 +5,8 @@ import { ServerConnection } from '@jupyterlab/services';
 import type { JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { decodeDetail, decodeFrame } from './decode';
+import { decodeDetail } from './decodeDetail';
+import { decodeFrame } from './decodeFrame';
 import { RunModel } from './model';
 import { IAnswer, RequestError } from './request';
 import { Selection } from './selection';

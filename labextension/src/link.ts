@@ -15,7 +15,8 @@ import { RunModel } from './model';
 import { IAnswer, RequestChannel } from './request';
 import { Selection } from './selection';
 import { ActionName, EXTENSION_VERSION, ILinkRegistry, IRunSource, SourceStatus } from './tokens';
-import { decodeDetail, decodeFrame } from './decode';
+import { decodeDetail } from './decodeDetail';
+import { decodeFrame } from './decodeFrame';
 import { decodeBlock } from './decodeAnswers';
 import { IRolloutDetail, PUSH_COMM_ID, SCHEMA_VERSION, SchemaMismatch } from './wire';
 

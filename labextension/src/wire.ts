@@ -1,4 +1,4 @@
-/** The wire between the kernel and this extension, schema 1: names and types. `decode.ts` reads it. */
+/** The wire between the kernel and this extension, schema 1: names and types. `decode…` reads them. */
 
 export const SCHEMA_VERSION = 1;
 export const PUSH_COMM_ID = 'lightning-lab-push';

@@ -1,6 +1,6 @@
 /** Frames as the kernel sends them, for tests. */
 
-import { decodeFrame } from '../src/decode';
+import { decodeFrame } from '../src/decodeFrame';
 import { IFrame } from '../src/wire';
 
 export interface IRow {

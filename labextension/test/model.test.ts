@@ -1,5 +1,5 @@
 import { RunModel } from '../src/model';
-import { decodeFrame } from '../src/decode';
+import { decodeFrame } from '../src/decodeFrame';
 import { encodeFrame, frame } from './frames';
 
 function clock(): { model: RunModel; advance: (ms: number) => void } {

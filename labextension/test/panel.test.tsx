@@ -1,6 +1,6 @@
 import { App } from '../src/panel/app';
 import { RolloutPage } from '../src/panel/rolloutPage';
-import { decodeDetail } from '../src/decode';
+import { decodeDetail } from '../src/decodeDetail';
 import { detailJson, frame, HOSTILE } from './frames';
 import { expectTextOnly, IRendered, renderView, TestSource } from './render';
 

@@ -11,7 +11,7 @@ import { ViewProvider } from '../src/panel/view';
 import type { IAnswer } from '../src/request';
 import { Selection } from '../src/selection';
 import type { ActionName, IRunSource, SourceStatus } from '../src/tokens';
-import { decodeDetail } from '../src/decode';
+import { decodeDetail } from '../src/decodeDetail';
 import { IRolloutDetail } from '../src/wire';
 import { detailJson } from './frames';
 

@@ -1,6 +1,6 @@
 import type { JSONObject } from '@lumino/coreutils';
 
-import { decodeDetail } from '../src/decode';
+import { decodeDetail } from '../src/decodeDetail';
 import { decodeTokens } from '../src/decodeAnswers';
 import { RolloutPage } from '../src/panel/rolloutPage';
 import { fetchTokens } from '../src/panel/useTokens';

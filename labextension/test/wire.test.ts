@@ -1,4 +1,5 @@
-import { decodeDetail, decodeFrame, decodeSavedView } from '../src/decode';
+import { decodeDetail, decodeSavedView } from '../src/decodeDetail';
+import { decodeFrame } from '../src/decodeFrame';
 import { SchemaMismatch } from '../src/wire';
 import { detailJson, encodeFrame } from './frames';
 

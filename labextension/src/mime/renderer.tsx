@@ -13,7 +13,7 @@ import { useView } from '../panel/view';
 import { SourceView } from '../panel/widget';
 import { SavedSource } from '../source';
 import type { IRunSource } from '../tokens';
-import { decodeSavedView } from '../decode';
+import { decodeSavedView } from '../decodeDetail';
 import { ISavedView, MIME_TYPE } from '../wire';
 
 /** The session an output belongs to; absent where a document is shown without one. */
