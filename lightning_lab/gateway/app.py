@@ -28,6 +28,7 @@ from lightning_lab.gateway.protocols.messages_stream import error_body as messag
 from lightning_lab.gateway.protocols.models import claude_model, claude_model_list, model, model_list
 from lightning_lab.gateway.protocols.responses import Responses
 from lightning_lab.gateway.protocols.wire import Wire, error_body
+from lightning_lab.gateway.tamper import Watch
 
 BODY_LIMIT = 32 * 1024 * 1024
 """Bytes of a request body, unless the gateway is told otherwise."""
@@ -42,8 +43,14 @@ class Service:
 
     capture: Capture
     grants: Grants
+    watch: Watch
     hosts: frozenset[str]
     body_limit: int = BODY_LIMIT
+
+    def refusal(self, scope: Scope, fault: Fault) -> Response:
+        """The answer to a request that is refused; what it was after is looked at."""
+        self.watch.refused(scope["method"], scope["path"], scope["headers"], fault)
+        return refusal(scope, fault)
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -65,7 +72,12 @@ def create_app(service: Service) -> ASGIApp:
     routes = [Mount("/rollout/{rollout}", below), *open_to_all, *models]
     app = FastAPI(routes=routes, openapi_url=None, redirect_slashes=False)
     app.router.default = unknown_route
-    app.add_exception_handler(Fault, _refuse)
+
+    async def refuse(request: HttpRequest, fault: Exception) -> Response:
+        assert isinstance(fault, Fault)
+        return service.refusal(request.scope, fault)
+
+    app.add_exception_handler(Fault, refuse)
     return Front(app, service, calls)
 
 
@@ -90,7 +102,7 @@ class Front:
             else:
                 await self._route(scope)(scope, receive, send)
         except Fault as fault:
-            await refusal(scope, fault)(scope, receive, send)
+            await self._service.refusal(scope, fault)(scope, receive, send)
 
     def _route(self, scope: Scope) -> ASGIApp:
         path, rollout = scope["path"], None
@@ -215,11 +227,6 @@ def refusal(scope: Scope, fault: Fault) -> Response:
     response = Response(orjson.dumps(body), fault.status, media_type="application/json")
     response.raw_headers += [(b"x-should-retry", b"true" if fault.retry else b"false"), *fault.headers]
     return response
-
-
-async def _refuse(request: HttpRequest, fault: Exception) -> Response:
-    assert isinstance(fault, Fault)
-    return refusal(request.scope, fault)
 
 
 def _speaks_anthropic(scope: Scope) -> bool:

@@ -30,7 +30,7 @@ class Access:
 class Grant:
     """What one rollout attempt may do while it runs: call the model, as itself."""
 
-    __slots__ = ("attempt", "digest", "in_use", "next_ordinal", "open", "rollout_id", "sampling")
+    __slots__ = ("attempt", "digest", "in_use", "next_ordinal", "open", "rollout_id", "sampling", "tampered")
 
     def __init__(
         self, rollout_id: str, attempt: int, digest: bytes, sampling: Sampling | None, next_ordinal: int = 0
@@ -45,6 +45,8 @@ class Grant:
         """Requests that were attributed to it and have not ended yet."""
         self.next_ordinal = next_ordinal
         """How many calls the rollout has made, earlier attempts included. Belongs to the gateway's event loop."""
+        self.tampered = 0
+        """How often its key was used for what it does not open (`tamper`)."""
 
 
 class Grants:
@@ -88,6 +90,13 @@ class Grants:
                 raise rollout_finished(grant.rollout_id)
             grant.in_use += 1
             return grant
+
+    def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> Grant | None:
+        """Whose key a request carries, also after the rollout's end; None unless all its keys were given out here."""
+        keys, _ = _credentials(headers)
+        with self._changed:
+            found = [self._by_digest.get(_digest(key)) for key in keys]
+        return found[0] if found and None not in found else None
 
     def release(self, grant: Grant) -> None:
         """The request has ended."""

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 import uvicorn
@@ -20,6 +20,7 @@ from lightning_lab.gateway.capture import CallStore, Capture, Patience
 from lightning_lab.gateway.errors import Fault, GatewayError
 from lightning_lab.gateway.serving import server_config
 from lightning_lab.gateway.switching import short_turns
+from lightning_lab.gateway.tamper import Watch
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import PauseMode, Sampling
 
@@ -59,7 +60,8 @@ class Gateway:
             patience=patience or Patience(),
             stitching=stitching,
         )
-        self._app = create_app(Service(self._capture, self._grants, served_hosts(host), body_limit))
+        self._watch = Watch(self._grants, store)
+        self._app = create_app(Service(self._capture, self._grants, self._watch, served_hosts(host), body_limit))
         self._lifecycle = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -168,6 +170,10 @@ class Gateway:
     def faults(self, rollout_id: str) -> list[str]:
         """Why calls of the rollout's latest attempt failed: ``context_overflow``, ``policy_error``, in order."""
         return self._capture.faults(rollout_id)
+
+    def report(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]], status: int) -> None:
+        """Another server of the lab refused a request: a `tamper` event, if a rollout's key came with it."""
+        self._watch.elsewhere(method, path, headers, status)
 
     def _alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lightning_lab.notebook.merging import samples_of
 from lightning_lab.records import Break, Call, Rollout, Sample
@@ -19,6 +20,8 @@ class Cuts:
     breaks: Sequence[Break]
     trained: bool
     """Whether a step consumed these samples; otherwise they are what the calls would give now."""
+    tampering: Sequence[Mapping[str, Any]] = ()
+    """What was tried with the rollout's key beyond model calls, oldest first (`gateway.tamper`), with ``at``."""
 
 
 def cuts_of(store: Store, rollout_id: str, decode: Decode | None = None) -> Cuts:
@@ -31,4 +34,9 @@ def cuts_of(store: Store, rollout_id: str, decode: Decode | None = None) -> Cuts
         samples=made.samples,
         breaks=made.breaks,
         trained=rollout.step is not None,
+        tampering=[
+            {"at": event.at, **event.data}
+            for event in store.events(run_id=rollout.run_id, kind="tamper")
+            if event.subject == rollout_id
+        ],
     )

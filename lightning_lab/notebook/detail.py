@@ -25,6 +25,7 @@ def rollout_detail(cuts: Cuts) -> dict[str, Any]:
         "samples": [_sample(sample) for sample in cuts.samples],
         "breaks": [_break(item, ordinals) for item in cuts.breaks],
         "trained": cuts.trained,
+        "tampering": list(cuts.tampering),
     }
     return {key: json_value(value) for key, value in detail.items()}
 

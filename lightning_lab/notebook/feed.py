@@ -117,6 +117,7 @@ class RunFeed:
                 self._phase, self._version = event, event.data.get("version")
             case "tamper":
                 self._marks.tampered.append(event.subject)
+                self._marks.last_try = self._redaction.text(str(event.data.get("message", "")))
             case "evaluation":
                 self._held_out.append(held_out_point(event))
 

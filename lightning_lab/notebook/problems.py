@@ -62,6 +62,9 @@ class Marks:
     breaks: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Rollouts by the cause of their breaks, once per break."""
     tampered: list[str] = field(default_factory=list)
+    """Rollouts whose keys were used for more than model calls, once per try."""
+    last_try: str = ""
+    """The latest of these, in a sentence."""
 
 
 def find_problems(
@@ -84,7 +87,8 @@ def find_problems(
 
 def _tamper(marks: Marks) -> Iterable[Problem]:
     if marks.tampered:
-        detail = "Something reached for what an agent may not touch; look at it before trusting these rewards."
+        detail = "An agent reached for what it may not touch; look at it before trusting its rewards. "
+        detail += marks.last_try
         rollouts = tuple(dict.fromkeys(marks.tampered))
         yield Problem(
             kind="tamper", severity=3, title="Tampering", detail=detail, count=len(marks.tampered), rollouts=rollouts

@@ -41,6 +41,7 @@ class _Shown:
             calls=[self._call(call, ids=call.id in broken) for call in cuts.calls],
             samples=samples,
             breaks=[self._break(one) for one in cuts.breaks],
+            tampering=[self._redaction.value(one) for one in cuts.tampering],
         )
 
     def _call(self, call: Call, *, ids: bool) -> Call:

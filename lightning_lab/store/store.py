@@ -96,7 +96,10 @@ class Store:
     def put_event(
         self, kind: str, run_id: str, subject: str = "", data: Mapping[str, Any] | None = None
     ) -> Future[int]:
-        """Append one line to the log. ``data``: JSON values; NaN and infinities become null."""
+        """Append one line to the log. ``data``: JSON values; NaN and infinities become null.
+
+        Without a ``run_id``, the event belongs to the run of the rollout that ``subject`` names, if it names one.
+        """
         return self._put("any_event", kind, run_id, subject, dict(data or {}))
 
     def purge(self, before: float) -> int:

@@ -130,8 +130,11 @@ class Transaction:
         return event.seq
 
     def any_event(self, at: float, kind: str, run_id: str, subject: str, data: Mapping[str, Any]) -> int:
-        """The same, from outside: ``data`` may hold whatever `encoding.dump_json` accepts."""
-        return self.event(at, kind, run_id, subject, enc.plain(data))
+        """The same, from outside: ``data`` may hold whatever `encoding.dump_json` accepts.
+
+        Who knows only the rollout (the gateway) leaves its run empty.
+        """
+        return self.event(at, kind, run_id or (self._run_of(subject) if subject else ""), subject, enc.plain(data))
 
     def purge(self, at: float, before: float) -> int:
         self._group.write()

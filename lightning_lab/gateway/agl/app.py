@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
@@ -36,9 +38,16 @@ _MODES = ("train", "val")
 _ANY_HOST = ("0.0.0.0", "::")
 
 
-def create_agl_app(rollouts: AglRollouts, forwarding: Forwarding, pausing: Pausing, *, key: str, host: str) -> ASGIApp:
-    """The application; every route but ``/healthz`` needs the key."""
-    return _Door(agl_routes(rollouts, forwarding, pausing), key, None if host in _ANY_HOST else served_hosts(host))
+Report = Callable[[str, str, Sequence[tuple[bytes, bytes]], int], None]
+"""Told of a request without the key: method, path, headers, status."""
+
+
+def create_agl_app(
+    rollouts: AglRollouts, forwarding: Forwarding, pausing: Pausing, *, key: str, host: str, report: Report
+) -> ASGIApp:
+    """The application; every route but ``/healthz`` needs the key. ``report`` may block."""
+    hosts = None if host in _ANY_HOST else served_hosts(host)
+    return _Door(agl_routes(rollouts, forwarding, pausing), key, hosts, report)
 
 
 def agl_routes(rollouts: AglRollouts, forwarding: Forwarding, pausing: Pausing) -> FastAPI:
@@ -155,13 +164,16 @@ class _Proxy:
 class _Door:
     """Who may come in: everybody with the key."""
 
-    def __init__(self, app: ASGIApp, key: str, hosts: frozenset[str] | None) -> None:
+    def __init__(self, app: ASGIApp, key: str, hosts: frozenset[str] | None, report: Report) -> None:
         self._app = app
         self._key = key.encode()
         self._hosts = hosts
+        self._report = report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._refusal(scope) if scope["type"] == "http" else None
+        if refused is not None and refused.status_code == 401:
+            await asyncio.to_thread(self._report, scope["method"], scope["path"], list(scope["headers"]), 401)
         await (refused or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:

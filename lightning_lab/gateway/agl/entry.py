@@ -49,6 +49,8 @@ class Entry:
     sampling: Sampling | None = None
     must_reward: bool = False
     """Whether an agent that ends without a reward has failed in that."""
+    rewards_once: bool = False
+    """Whether an attempt's first reward stands; for clients of Agent Lightning the last one counts, as there."""
     future: Future[Rollout] = field(default_factory=Future)
     """Gives the terminal record, after its commit."""
 
@@ -68,14 +70,23 @@ class Entry:
 
     @property
     def attempt_number(self) -> int:
-        """Of the attempt that counts, in the lab's records: from 1; 0 when it has not called the model."""
-        return self.attempts.index(self.attempt) + 1 if self.attempt in self.attempts else 0
+        """Of the attempt that counts, by `number`."""
+        return self.number(self.attempt)
 
     def update(self, **changes: Any) -> None:
         """A new version of the status on the wire."""
         status = self.wire.status
         changed = status.model_copy(update={**changes, "version": status.version + 1, "updated_at": time.time()})
         self.wire = self.wire.model_copy(update={"status": changed})
+
+    def number(self, attempt: str) -> int:
+        """Of an attempt in the lab's records: from 1; 0 when it has not called the model."""
+        return self.attempts.index(attempt) + 1 if attempt in self.attempts else 0
+
+    def first_reward(self, attempt: str) -> WireEvent | None:
+        """The first valid reward that the agent posted in an attempt."""
+        posted = (one for one in self.events if one.event_type == REWARD and one.attempt_id == attempt)
+        return next((one for one in posted if reward_value(one.data) is not None), None)
 
     def outcome(self, faults: Sequence[str]) -> Outcome:
         """Why it ended; ``faults`` are those of its model calls."""
@@ -150,7 +161,7 @@ def made_here(record: Rollout, config: Config, *, sampling: Sampling | None, mus
         metadata=Metadata(),
         status=Status(created_at=now, updated_at=now),
     )
-    return Entry(record, wire, sampling=sampling, must_reward=must_reward)
+    return Entry(record, wire, sampling=sampling, must_reward=must_reward, rewards_once=True)
 
 
 def terminal_item(wire: WireRollout) -> TerminalItem:

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import orjson
 from ulid import ULID
 
 from lightning_lab.gateway.agl.entry import Entry, made_here, made_there, terminal_item
-from lightning_lab.gateway.agl.events import call_event
+from lightning_lab.gateway.agl.events import REWARD, call_event, reward_value
 from lightning_lab.gateway.agl.wire import (
     NEXT,
     Config,
@@ -27,6 +27,7 @@ from lightning_lab.gateway.agl.wire import (
     WireRollout,
 )
 from lightning_lab.gateway.auth import Access
+from lightning_lab.gateway.tamper import tampering
 from lightning_lab.records import Outcome, Rollout, RolloutState, Run, Sampling
 from lightning_lab.store import Store
 from lightning_lab.store.errors import UnknownIdError
@@ -184,8 +185,17 @@ class AglRollouts:
             return entry.access
 
     async def post(self, rollout_id: str, attempt_id: str, event: NewEvent) -> WireEvent:
-        """Record what an agent posts. A reward counts for the rollout's record until the rollout has ended."""
+        """Record what an agent posts. A reward counts for the rollout's record until the rollout has ended.
+
+        Of the lab's own rollouts each attempt is rewarded once: the same value again changes nothing, another one is
+        refused (`RefusedRequestError` 409) and recorded.
+        """
         entry = self.entry(rollout_id)
+        first = entry.first_reward(attempt_id) if entry.rewards_once and event.event_type == REWARD else None
+        if first is not None:
+            if reward_value(first.data) != reward_value(event.data):
+                await self._refuse_another_reward(entry, attempt_id)
+            return first
         data = {"attempt": attempt_id, "type": event.event_type, "data": event.data}
         _check_storable(data)
         posted = WireEvent(
@@ -198,6 +208,13 @@ class AglRollouts:
         entry.events.append(posted)
         await asyncio.wrap_future(self._store.put_event("agl_event", entry.record.run_id, rollout_id, data))
         return posted
+
+    async def _refuse_another_reward(self, entry: Entry, attempt_id: str) -> NoReturn:
+        rollout_id = entry.record.id
+        path = f"/api/rollouts/{rollout_id}/attempt/{attempt_id}/events"
+        data = {"attempt": entry.number(attempt_id), **tampering("second_reward", "POST", path, 409)}
+        await asyncio.wrap_future(self._store.put_event("tamper", entry.record.run_id, rollout_id, data))
+        raise RefusedRequestError(409, f"Rollout {rollout_id}: attempt {attempt_id} has another reward already")
 
     async def events(self, rollout_id: str) -> list[WireEvent]:
         """Calls and posted events of the attempt that counts, by time."""

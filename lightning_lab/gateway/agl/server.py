@@ -52,7 +52,9 @@ class AglServer:
         self._port = port
         self._rollouts = AglRollouts(store, gateway, model=model)
         self._forwarding = Forwarding()
-        self._app = create_agl_app(self._rollouts, self._forwarding, Pausing(gateway), key=self.key, host=host)
+        self._app = create_agl_app(
+            self._rollouts, self._forwarding, Pausing(gateway), key=self.key, host=host, report=gateway.report
+        )
         self._thread: threading.Thread | None = None
         self._server: uvicorn.Server | None = None
 

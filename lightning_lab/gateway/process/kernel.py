@@ -134,6 +134,10 @@ class GatewayProcess:
         """Why calls of the rollout's latest attempt failed, in order."""
         return list(self._ask("faults", rollout_id))
 
+    def report(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]], status: int) -> None:
+        """Another server of the lab refused a request: a `tamper` event, if a rollout's key came with it."""
+        self._ask("report", method, path, headers, status)
+
     def end(self) -> None:
         """End the process; it commits first what was put. Idempotent."""
         self.channel.tell("end")
