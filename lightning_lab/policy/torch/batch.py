@@ -19,6 +19,7 @@ from torch import Tensor
 from lightning_lab.policy.base import LossRow
 from lightning_lab.policy.torch.forward import Forward, causal_mask
 from lightning_lab.policy.torch.kv import KvStore
+from lightning_lab.policy.torch.objective import Tokens
 from lightning_lab.policy.torch.prefix import common_prefix
 from lightning_lab.records import Floats, Mask
 
@@ -35,7 +36,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Tokens):
     """Right-padded rows after a shared prefix; flat tensors run over the T trained tokens, row by row."""
 
     ids: Tensor
@@ -43,15 +44,6 @@ class Batch:
     row: Tensor
     position: Tensor
     """int64 [T]: where in ``ids`` the trained tokens are predicted from."""
-    targets: Tensor
-    """int64 [T]: the trained tokens."""
-    old_logprobs: Tensor
-    sampler_logprobs: Tensor
-    advantages: Tensor
-    weights: Tensor
-    """float32 [T] each. Tokens without a finite old log-prob have weight 0."""
-    sequences: Tensor
-    """int64 [T]: which call a token belongs to, counted through the batch."""
 
 
 class SharedPrefix(KvStore):
