@@ -74,7 +74,7 @@ class Clock:
                 finish_reason="stop" if token == 3 else None,
             )
 
-    def parse(self, ids: Ids) -> Message:
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         return Message(role="assistant", content="go on")
 
     def decode(self, ids: Ids) -> str:
@@ -89,8 +89,9 @@ class Clock:
         time.sleep(self.update_s)
         return UpdateResult(metrics={})
 
-    def publish(self, version: int) -> None:
+    def publish(self, version: int) -> Mapping[str, float]:
         self.version = version
+        return {}
 
     def save(self, directory: Path) -> None: ...
     def load(self, directory: Path) -> None: ...

@@ -138,6 +138,25 @@ class Admission:
             raise
         return PauseReport(before, interrupted, aborted, len(self._in_flight), time.monotonic() - started)
 
+    async def freeze(self, freeze: Callable[[], None]) -> PauseReport:
+        """Close, and let ``freeze`` stop the engine: who is in flight stays there, and goes on when the engine does.
+
+        Admission stays closed afterwards, unless this raises or is cancelled: then it is open again.
+        """
+        self._opened.clear()
+        self._epoch += 1
+        self._publish()
+        epoch, started = self._epoch, time.monotonic()
+        try:
+            await asyncio.to_thread(freeze)
+            self._check_not_resumed(epoch)
+        except BaseException:
+            if epoch == self._epoch:
+                self.resume()
+            raise
+        frozen = len(self._in_flight)
+        return PauseReport(frozen, frozen, 0, 0, time.monotonic() - started)
+
     def resume(self) -> None:
         """Let everybody in who was held. Harmless when nothing is paused."""
         self._last_resume = self._epoch = self._epoch + 1

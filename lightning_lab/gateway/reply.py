@@ -13,11 +13,11 @@ from lightning_lab.gateway.auth import Grant
 from lightning_lab.gateway.draft import Draft
 from lightning_lab.gateway.protocols.steering import steering
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Wire
-from lightning_lab.policy.base import ChatPolicy, ChatReply, Policy
+from lightning_lab.policy.base import ChatPolicy, ChatReply, EnginePolicy, Policy
 from lightning_lab.records import Call, Message, Sampling
 
 _INLINE_TOKENS = 4096
-"""Replies up to this many tokens are parsed on the event loop; longer ones in a thread."""
+"""Replies up to this many tokens are parsed on the event loop; longer ones, and those of an engine, in a thread."""
 
 
 def ask(endpoint: ChatPolicy, request: Request, used: Sampling) -> ChatReply:
@@ -33,7 +33,9 @@ async def choice_of(policy: Policy, draft: Draft, head: Head, index: int, *, too
     if draft.reply is not None:
         parsed, stopped_by = draft.reply.message, draft.reply.stopped_by
     else:
-        parsed = policy.parse(ids) if len(ids) <= _INLINE_TOKENS else await asyncio.to_thread(policy.parse, ids)
+        tools = head.request.tools
+        inline = len(ids) <= _INLINE_TOKENS and not isinstance(policy, EnginePolicy)
+        parsed = policy.parse(ids, tools) if inline else await asyncio.to_thread(policy.parse, ids, tools)
         parsed, stopped_by = _without_stop(parsed, draft.used.stop)
     message = _with_minted_ids(parsed, tool_prefix + (f"{head.suffix}_{index}" if head.request.n > 1 else head.suffix))
     raw = head.request.prompt is not None

@@ -21,7 +21,7 @@ from lightning_lab.gateway.errors import Fault, GatewayError
 from lightning_lab.gateway.serving import server_config
 from lightning_lab.gateway.switching import short_turns
 from lightning_lab.gateway.tamper import Watch
-from lightning_lab.policy.base import Policy
+from lightning_lab.policy.base import EnginePolicy, Policy
 from lightning_lab.records import PauseMode, Sampling
 
 _T = TypeVar("_T")
@@ -49,6 +49,7 @@ class Gateway:
         """``port=0`` takes a free one; nothing listens before `start`. ``stitching=False`` shows the drift of ids."""
         self._host = host
         self._port = port
+        self._policy = policy
         self._store = store
         self._grants = Grants()
         self._admission = Admission()
@@ -137,11 +138,12 @@ class Gateway:
     def pause(self, *, deadline_s: float = 60.0, mode: PauseMode = "wait") -> PauseReport:
         """Hold new calls and wait until none generates; past the deadline abort what is left. Blocks.
 
-        ``interrupt`` stops calls that generate instead: they keep the tokens they have and go on from those later.
+        ``interrupt`` stops calls that generate instead: they keep the tokens they have and go on from those later. An
+        engine that can is frozen with them.
 
         Pair it with `resume` in ``finally``, or use `paused`. When this raises, admission is open again.
         """
-        report = self._on_loop(lambda: self._admission.pause(deadline_s, mode))
+        report = self._on_loop(lambda: self._pause(deadline_s, mode))
         self._tell_admission()
         return report
 
@@ -213,8 +215,17 @@ class Gateway:
         self._capture.abort(None, lambda _: closing)
         server.should_exit = True
 
+    async def _pause(self, deadline_s: float, mode: PauseMode) -> PauseReport:
+        if mode == "interrupt" and isinstance(self._policy, EnginePolicy):
+            return await self._admission.freeze(self._policy.freeze)
+        return await self._admission.pause(deadline_s, mode)
+
     async def _resume(self) -> None:
-        self._admission.resume()
+        try:
+            if isinstance(self._policy, EnginePolicy):
+                await asyncio.to_thread(self._policy.thaw)
+        finally:
+            self._admission.resume()
 
     def _tell_admission(self) -> None:
         state = self._admission.state

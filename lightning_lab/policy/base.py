@@ -123,8 +123,8 @@ class Policy(Protocol):
         """
         ...
 
-    def parse(self, ids: Ids) -> Message:
-        """Sampled ids → assistant message (content, reasoning, tool calls without ids)."""
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
+        """Sampled ids → assistant message (content, reasoning, tool calls without ids). ``tools``: what was offered."""
         ...
 
     def decode(self, ids: Ids) -> str:
@@ -133,6 +133,23 @@ class Policy(Protocol):
 
     def fingerprint(self) -> Mapping[str, str]:
         """Hashes of model, tokenizer and template for the manifest."""
+        ...
+
+
+@runtime_checkable
+class EnginePolicy(Policy, Protocol):
+    """A policy whose engine is another program.
+
+    Its ``render`` and ``parse`` wait for that program, so they are called in threads; and the engine can stand still
+    with replies open.
+    """
+
+    def freeze(self) -> None:
+        """Sample nothing more; open generations stay open and keep their tokens. Idempotent. Raises `PolicyError`."""
+        ...
+
+    def thaw(self) -> None:
+        """Go on where `freeze` stopped. Idempotent. Raises `PolicyError`."""
         ...
 
 
@@ -224,8 +241,11 @@ class Learner(Protocol):
         """One optimiser step: gradients summed over the micro-batches, clipped, applied."""
         ...
 
-    def publish(self, version: int) -> None:
-        """Make the learned weights the sampling weights under this version number."""
+    def publish(self, version: int) -> Mapping[str, float]:
+        """Make the learned weights the sampling weights under this version number → metrics about that.
+
+        When it raises, the earlier version samples on.
+        """
         ...
 
     def save(self, directory: Path) -> None:
@@ -233,3 +253,42 @@ class Learner(Protocol):
         ...
 
     def load(self, directory: Path) -> None: ...
+
+
+@runtime_checkable
+class DetachedLearner(Protocol):
+    """A learner whose weights an engine elsewhere samples with: it writes them down, and the policy publishes them.
+
+    All methods are called from one thread at a time. Weights have the names, shapes and layout of the Hugging Face
+    model that ``start`` loads.
+    """
+
+    def start(self) -> None:
+        """Load the model. Idempotent. Raises `PolicyError`."""
+        ...
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        ...
+
+    def update(
+        self, micro_batches: Sequence[Sequence[LossRow]], *, loss: str, options: Mapping[str, Any], learning_rate: float
+    ) -> UpdateResult:
+        """As `Learner.update`."""
+        ...
+
+    def export(self, directory: Path) -> None:
+        """Write the weights as safetensors, ``model*.safetensors`` with an index where they are several, there."""
+        ...
+
+    def logprobs(self, samples: Sequence[Sample], *, temperature: float) -> Sequence[Floats]:
+        """Log-probs of each sample's mask-1 tokens, shape [n] like ``sample.ids``; NaN where mask is False."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """As `Learner.save`."""
+        ...
+
+    def load(self, directory: Path) -> None:
+        """As `Learner.load`."""
+        ...

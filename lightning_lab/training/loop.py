@@ -218,7 +218,7 @@ class TrainingLoop:
             result = combined([self._learn(micro_batches) for micro_batches in batch.updates])
             self._phase(Phase.PUBLISHING)
             version = self._version = max(self._version, self._parts.policy.version) + 1
-            self.learner.publish(version)
+            published = self.learner.publish(version)
         finally:
             self._parts.gateway.resume()
         self._parts.store.put_event("policy", self._run.id, data={"version": version})
@@ -227,7 +227,8 @@ class TrainingLoop:
             "weights", self._run.id, str(self._step), {"rollouts": dict(result.rollout_weights)}
         )
         paused = {"seconds_update": time.perf_counter() - started, "aborted": float(report.aborted)}
-        return {name: float(value) for name, value in {**result.metrics, **paused}.items() if math.isfinite(value)}
+        metrics = {**result.metrics, **published, **paused}
+        return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
     def _learn(self, micro_batches: Sequence[Sequence[LossRow]]) -> UpdateResult:
         return self.learner.update(

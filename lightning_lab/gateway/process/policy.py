@@ -11,6 +11,7 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from lightning_lab.gateway.process.channel import Channel, Handler
@@ -25,7 +26,7 @@ class KernelPolicy:
 
     can_learn = False
 
-    def __init__(self, name: str, context_length: int, encodes: bool) -> None:
+    def __init__(self, name: str, context_length: int, encodes: bool, freezes: bool) -> None:
         self.name = name
         self.context_length = context_length
         self._numbers = itertools.count(1)
@@ -33,6 +34,8 @@ class KernelPolicy:
         self._channel: Channel | None = None
         if encodes:
             self.encode = self._encode
+        if freezes:
+            self.freeze, self.thaw = (partial(self._ask, name) for name in ("freeze", "thaw"))
 
     def connect(self, channel: Channel) -> None:
         self._channel = channel
@@ -52,8 +55,8 @@ class KernelPolicy:
         rendered: Rendered = self._ask("render", messages, tools)
         return rendered
 
-    def parse(self, ids: Ids) -> Message:
-        message: Message = self._ask("parse", ids)
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
+        message: Message = self._ask("parse", ids, tools)
         return message
 
     def decode(self, ids: Ids) -> str:

@@ -85,7 +85,7 @@ class OpenAIPolicy:
     def generate(self, prompt: Ids, sampling: Sampling, *, rollout_id: str) -> AsyncIterator[Chunk]:
         self._refuse("read ids")
 
-    def parse(self, ids: Ids) -> Message:
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         self._refuse("parse ids")
 
     def decode(self, ids: Ids) -> str:

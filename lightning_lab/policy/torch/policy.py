@@ -115,7 +115,7 @@ class TorchPolicy:
         self.start()
         return self._codec.encode(text)
 
-    def parse(self, ids: Ids) -> Message:
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         self.start()
         return self._codec.parse(ids)
 
@@ -182,7 +182,7 @@ class TorchPolicy:
         with self._engine.weights, self._learner_threads():
             return self._learner.update(micro_batches, loss=loss, options=options, learning_rate=learning_rate)
 
-    def publish(self, version: int) -> None:
+    def publish(self, version: int) -> Mapping[str, float]:
         """Sample with the learned weights (in place already where they are shared); what old ones read is dropped."""
         self.start()
         if version <= self._version:
@@ -191,6 +191,7 @@ class TorchPolicy:
             self._refresh_sampled()
             self._engine.publish(version)
             self._version = version
+        return {}
 
     def save(self, directory: Path) -> None:
         """Weights, optimiser moments, version and random state; the directory is a model directory as well."""

@@ -142,7 +142,7 @@ class ScriptedPolicy:
             finish_reason=finish_reason,
         )
 
-    def parse(self, ids: Ids) -> Message:
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         text = self.decode(ids[ids != END])
         if "UNPARSABLE" in text:
             raise ZeroDivisionError("in parse")

@@ -6,7 +6,8 @@ import asyncio
 import json
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import gateway_lab
 import pytest
@@ -22,7 +23,7 @@ LONG = "x" * 120_000
 class Verbose(ScriptedPolicy):
     """One id says it all: long answers that cost no memory as ids."""
 
-    def parse(self, ids: Ids) -> Message:
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         text = self.decode(ids)
         return Message(role="assistant", content=LONG if text.startswith("L") else text)
 

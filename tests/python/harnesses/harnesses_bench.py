@@ -77,7 +77,7 @@ class TokenPolicy:
                 finish_reason=reason,
             )
 
-    def parse(self, ids: Ids) -> Message:
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         return codec().parse(ids)
 
     def decode(self, ids: Ids) -> str:

@@ -56,7 +56,7 @@ class StandInPolicy:
             ids=ids, logprobs=logprobs, versions=np.full(len(ids), self.version, np.int32), finish_reason="stop"
         )
 
-    def parse(self, ids: Ids) -> Message:
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         return Message(role="assistant", content=self.decode(ids))
 
     def decode(self, ids: Ids) -> str:
@@ -76,8 +76,9 @@ class StandInPolicy:
             metrics={"entropy": 0.5, "grad_norm": 1.0, "approx_kl": 0.0, "clip_frac": 0.0}, tokens=stats
         )
 
-    def publish(self, version: int) -> None:
+    def publish(self, version: int) -> Mapping[str, float]:
         self.version = version
+        return {}
 
     def save(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

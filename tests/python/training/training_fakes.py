@@ -103,9 +103,10 @@ class Bandit:
         metrics = {"loss": total, **dict.fromkeys(names, 0.0), **self.extra_metrics}
         return UpdateResult(metrics=metrics, tokens=stats, rollout_weights=rollout_weights(owners, np.array(told)))
 
-    def publish(self, version: int) -> None:
+    def publish(self, version: int) -> Mapping[str, float]:
         assert version > self.version
         self.version = version
+        return {}
 
     def save(self, directory: Path) -> None:
         (directory / "logits.json").write_text(json.dumps(self.logits.tolist()))
