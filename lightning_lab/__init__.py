@@ -16,7 +16,6 @@ _EXPORTS = {
     "Grader": "lightning_lab.tasks",
     "Harness": "lightning_lab.harnesses",
     "Lab": "lightning_lab.notebook",
-    "Limits": "lightning_lab.controller",
     "Policy": "lightning_lab.notebook",
     "SECRETS": "lightning_lab.store",
     "Sampling": "lightning_lab.records",

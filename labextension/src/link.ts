@@ -138,15 +138,14 @@ export class KernelLink implements IDisposable {
     }
     this._filling = true;
     try {
-      let asked = this._requests.request('rows', { run, from: 0 });
-      for (let from = 0, more = true; more;) {
-        const { result, buffers } = await asked;
+      let from = 0;
+      for (let more = true; more && model.run?.id === run && !this._isDisposed;) {
+        const { result, buffers } = await this._requests.request('rows', { run, from });
         const block = decodeBlock(result, buffers);
-        more = block.rows > 0 && model.run?.id === run && !this._isDisposed;
+        more = block.rows > 0 && model.run?.id === run;
         if (more) {
-          from += block.rows;
-          asked = this._requests.request('rows', { run, from }); // the kernel makes the next while this is read
           model.applyRows(block);
+          from += block.rows;
         }
       }
       this._filling = false;

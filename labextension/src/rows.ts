@@ -14,10 +14,7 @@ export const NUMBER_COLUMNS = [
   'advantage',
   'weight',
   'calls',
-  'samples',
-  'breaks',
   'tokens',
-  'staleness',
   'created_at',
   'started_at',
   'finished_at'
@@ -28,9 +25,6 @@ export const TEXT_COLUMNS = ['id', 'group', 'task', 'harness'] as const;
 export type NumberColumn = (typeof NUMBER_COLUMNS)[number];
 export type CodeColumn = (typeof CODE_COLUMNS)[number];
 export type TextColumn = (typeof TEXT_COLUMNS)[number];
-
-/** Columns of whole numbers, where −1 on the wire stands for none. */
-const NONE_BELOW_ZERO: ReadonlySet<string> = new Set(['step', 'version', 'samples', 'breaks', 'staleness']);
 
 const FIRST_CAPACITY = 256;
 /** More rows than any panel shows; a frame that names a place beyond it is broken, not big. */
@@ -95,19 +89,17 @@ export class RowTable {
     return this._rowOf.get(id) ?? -1;
   }
 
-  /** Write a block of rows. A block without the key column `row` is ignored; one that says nothing new, too. */
+  /** Write a block of rows. A block without the key column `row` is ignored. */
   apply(block: IRowBlock): void {
     const key = block.columns.get('row');
     if (!key || key.kind !== 'number' || block.rows === 0) {
       return;
     }
-    const known = this.count;
     const places = this._claim(key.values, block.rows);
-    let changed = this.count !== known;
     for (const [name, column] of block.columns) {
-      changed = this._write(name, column, places) || changed;
+      this._write(name, column, places);
     }
-    this.revision += changed ? 1 : 0;
+    this.revision += 1;
   }
 
   clear(): void {
@@ -164,65 +156,52 @@ export class RowTable {
     }
   }
 
-  /** Whether anything was written that was not there. */
-  private _write(name: string, column: Column, places: Int32Array): boolean {
+  private _write(name: string, column: Column, places: Int32Array): void {
     if (name in this.numbers && column.kind === 'number') {
-      return this._writeNumbers(name as NumberColumn, column.values, places);
+      this._writeNumbers(name as NumberColumn, column.values, places);
+    } else if (name in this.codes && column.kind !== 'number') {
+      this._writeCodes(name as CodeColumn, column, places);
+    } else if (name in this.texts && column.kind === 'text') {
+      this._writeTexts(name as TextColumn, column.values, places);
     }
-    if (name in this.codes && column.kind !== 'number') {
-      return this._writeCodes(name as CodeColumn, column, places);
-    }
-    return name in this.texts && column.kind === 'text' && this._writeTexts(name as TextColumn, column.values, places);
   }
 
-  private _writeNumbers(name: NumberColumn, values: ArrayLike<number>, places: Int32Array): boolean {
+  private _writeNumbers(name: NumberColumn, values: ArrayLike<number>, places: Int32Array): void {
     const target = this.numbers[name];
-    const missing = NONE_BELOW_ZERO.has(name) ? -1 : NaN;
-    let changed = false;
+    const missing = name === 'step' || name === 'version' ? -1 : NaN;
     for (let i = 0; i < places.length; i++) {
-      const value = values[i] === missing ? NaN : values[i];
-      if (places[i] >= 0 && !Object.is(target[places[i]], value)) {
-        target[places[i]] = value;
-        changed = true;
+      if (places[i] >= 0) {
+        target[places[i]] = values[i] === missing ? NaN : values[i];
       }
     }
-    return changed;
   }
 
-  private _writeCodes(name: CodeColumn, column: Exclude<Column, { kind: 'number' }>, places: Int32Array): boolean {
+  private _writeCodes(name: CodeColumn, column: Exclude<Column, { kind: 'number' }>, places: Int32Array): void {
     const words = this._words[name];
     const target = this.codes[name];
     const map = column.kind === 'code' ? column.values.map(word => words.code(word)) : null;
-    let changed = false;
     for (let i = 0; i < places.length; i++) {
-      const code = column.kind === 'code' ? (map?.[column.codes[i]] ?? 0) : words.code(column.values[i] ?? '');
-      if (places[i] >= 0 && target[places[i]] !== code) {
-        target[places[i]] = code;
-        changed = true;
+      if (places[i] >= 0) {
+        target[places[i]] = column.kind === 'code' ? (map?.[column.codes[i]] ?? 0) : words.code(column.values[i] ?? '');
       }
     }
-    return changed;
   }
 
-  private _writeTexts(name: TextColumn, values: readonly (string | null)[], places: Int32Array): boolean {
+  private _writeTexts(name: TextColumn, values: readonly (string | null)[], places: Int32Array): void {
     const target = this.texts[name];
-    let changed = false;
     for (let i = 0; i < places.length; i++) {
       const place = places[i];
-      const value = values[i] ?? '';
-      if (place < 0 || target[place] === value) {
+      if (place < 0) {
         continue;
       }
       while (target.length < place) {
         target.push(''); // no holes: a sparse array would fall back to a dictionary
       }
-      target[place] = value;
-      changed = true;
-      if (name === 'id' && value) {
-        this._rowOf.set(value, place);
+      target[place] = values[i] ?? '';
+      if (name === 'id' && target[place]) {
+        this._rowOf.set(target[place], place);
       }
     }
-    return changed;
   }
 
   private _words: Record<CodeColumn, Words> = { mode: new Words(), state: new Words(), outcome: new Words() };

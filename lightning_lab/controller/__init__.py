@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_lab.controller.controller import Controller, ControllerError, Credentials
-    from lightning_lab.controller.limits import Limits
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the controller's thread never prints
 
-__all__ = ["Controller", "ControllerError", "Credentials", "Limits"]
+__all__ = ["Controller", "ControllerError", "Credentials"]
 
 
 def __getattr__(name: str) -> Any:

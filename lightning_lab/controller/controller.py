@@ -1,13 +1,15 @@
 """The controller: takes rollouts from queued to a terminal state, a bounded number at a time, on a thread of its own.
 
 One way for every rollout: queue → running → the agent is gone → graded in another process → terminal record committed
-→ future resolved. Agents and graders are forked by fork servers (`servers`, `fork_server`); each is watched by a
-supervisor of its own (`supervisor`). With a cluster, agents are pods instead (`kubernetes`).
+→ future resolved; where the infrastructure failed, perhaps the queue once more before that (`retries`). Agents and
+graders are forked by fork servers (`servers`, `fork_server`); each is watched by a supervisor of its own
+(`supervisor`). With a cluster, agents are pods instead (`kubernetes`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import tempfile
@@ -21,11 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lightning_lab.controller.cgroups import find_places
 from lightning_lab.controller.environment import Access
 from lightning_lab.controller.lifecycle import Lifecycle, Ticket
-from lightning_lab.controller.limits import Limits
 from lightning_lab.controller.outcomes import Ending, storable
+from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.controller.servers import ServerPool
 from lightning_lab.harnesses import Harness
 from lightning_lab.harnesses.shipping import ship
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_LIMIT_S = 30.0
+_ERROR_CHARS = 2_000
+"""Of an attempt that failed, in the log."""
 
 
 class ControllerError(RuntimeError):
@@ -60,7 +63,7 @@ class Controller:
     """Runs rollouts as local processes, or as pods of a ``cluster``. Thread-safe.
 
     ``root`` is where private working directories go; ``concurrency`` bounds the rollouts that run at one time
-    (default: four per core, as agents mostly wait for the model); ``limits`` bound each local process tree.
+    (default: four per core, as agents mostly wait for the model).
     """
 
     def __init__(
@@ -71,13 +74,12 @@ class Controller:
         *,
         concurrency: int | None = None,
         boot_timeout_s: float = 120.0,
-        limits: Limits = Limits(),  # noqa: B008 - it is immutable
         cluster: Cluster | None = None,
     ) -> None:
         self.cluster = cluster
         self._store, self._credentials, self._root = store, credentials, Path(root)
         self._concurrency = _checked(concurrency or 4 * (os.cpu_count() or 1))
-        self._boot_timeout_s, self._limits = boot_timeout_s, limits
+        self._boot_timeout_s = boot_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._queue: deque[Ticket] = deque()
@@ -121,9 +123,7 @@ class Controller:
 
     def for_cluster(self, cluster: Cluster, concurrency: int) -> Controller:
         """Another one beside this, with the same store and gateway, whose agents are pods; not started."""
-        return Controller(
-            self._store, self._credentials, self._root, concurrency=concurrency, limits=self._limits, cluster=cluster
-        )
+        return Controller(self._store, self._credentials, self._root, concurrency=concurrency, cluster=cluster)
 
     def close(self) -> None:
         """Cancel what is queued or running, end every process, stop the thread. Idempotent; no process is left."""
@@ -140,11 +140,18 @@ class Controller:
             raise ControllerError(f"The controller's thread did not end within {_CLOSE_LIMIT_S:g} s.")
 
     def submit(
-        self, rollout: Rollout, harness: Harness, grader: Grader | None, *, sampling: Sampling | None = None
+        self,
+        rollout: Rollout,
+        harness: Harness,
+        grader: Grader | None,
+        *,
+        sampling: Sampling | None = None,
+        retries: Retries = NEVER,
     ) -> Future[Rollout]:
         """Queue a rollout. The future gives the terminal record, after its commit; cancelling it has no effect.
 
-        Without a grader, a completed rollout has no reward.
+        Without a grader, a completed rollout has no reward. Each attempt that fails and is made again is an event
+        ``attempt``: its number, ``outcome``, ``error``, and ``delay_s`` until the next one.
 
         Raises `ShippingError` if the harness or the grader cannot be sent to another process, `HarnessError` if the
         command does not fit the task, `TaskError` if the task's files are unusable, `ControllerError` if the
@@ -158,6 +165,7 @@ class Controller:
             harness=harness,
             grader=grader,
             sampling=sampling,
+            retries=retries,
             agent_payload=self._agent_payload(harness, queued),
             grader_payload=ship(grader.function, queued.task, what=f"Grader {grader.name}") if grader else b"",
         )
@@ -211,13 +219,13 @@ class Controller:
 
     async def _serve(self, private: Path, ready: Future[asyncio.AbstractEventLoop]) -> None:
         self._stop = asyncio.Event()
-        pool = ServerPool(private, self._boot_timeout_s, find_places())
+        pool = ServerPool(private, self._boot_timeout_s)
         jobs = None
         if self.cluster is not None:
             from lightning_lab.controller.kubernetes.runner import JobRunner
 
             jobs = JobRunner(self.cluster, self._store, self._credentials)
-        self._lifecycle = Lifecycle(self._store, self._credentials, private, pool, self._limits, jobs)
+        self._lifecycle = Lifecycle(self._store, self._credentials, private, pool, jobs)
         try:
             if jobs is not None:
                 await jobs.start()
@@ -266,7 +274,25 @@ class Controller:
         finally:
             self._running -= 1
             self._pump()
-        await self._finish(ticket, final)
+        delay_s = ticket.retries.delay_s(final.outcome, ticket.tries)
+        if delay_s is None:
+            await self._finish(ticket, final)
+        else:
+            await self._try_again(ticket, final, delay_s)
+
+    async def _try_again(self, ticket: Ticket, failed: Rollout, delay_s: float) -> None:
+        """Queue another attempt after a while. The one that failed is a line of the log, and no end of the rollout."""
+        error = failed.error.strip()[-_ERROR_CHARS:]
+        data = {"attempt": failed.attempt, "outcome": str(failed.outcome), "error": error, "delay_s": delay_s}
+        self._store.put_event("attempt", failed.run_id, failed.id, data)
+        ticket.again()
+        self._store.put_rollout(ticket.rollout)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ticket.cancelled.wait(), delay_s)
+        if ticket.cancelled.is_set():
+            await self._finish(ticket, ticket.closed(Ending(outcome=Outcome.CANCELLED)))
+        else:
+            self._enqueue(ticket)
 
     async def _finish(self, ticket: Ticket, final: Rollout) -> None:
         """Commit the terminal record, then tell who waits for it."""

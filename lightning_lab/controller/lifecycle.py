@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_lab.controller import environment
 from lightning_lab.controller.late_imports import names_in
-from lightning_lab.controller.limits import Limits, for_spec
 from lightning_lab.controller.outcomes import (
     STATES,
     Ending,
@@ -25,6 +24,7 @@ from lightning_lab.controller.outcomes import (
     output_text,
     storable,
 )
+from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.controller.servers import BootError, Channel, ForkServer, ServerKey, ServerPool
 from lightning_lab.controller.workdirs import Workdir
 from lightning_lab.harnesses import Harness
@@ -55,6 +55,9 @@ class Ticket:
     sampling: Sampling | None
     agent_payload: bytes
     grader_payload: bytes
+    retries: Retries = NEVER
+    tries: int = 1
+    """Attempts so far that this lab made; earlier ones were another's."""
     future: Future[Rollout] = field(default_factory=Future)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     channel: Channel | None = None
@@ -69,6 +72,17 @@ class Ticket:
         self.channel = channel
         if self.cancelled.is_set():
             channel.cancel()
+
+    def again(self) -> None:
+        """Queue another attempt, which knows nothing of the one that failed."""
+        self.tries += 1
+        self.rollout = replace(
+            self.rollout,
+            attempt=self.rollout.attempt + 1,
+            state=RolloutState.QUEUING,
+            started_at=None,
+            agent_started_at=None,
+        )
 
     def closed(self, ending: Ending, grade: Grade | None = None) -> Rollout:
         """The terminal record. A missing or invalid reward of a completed agent is the grader's error."""
@@ -97,16 +111,10 @@ class Lifecycle:
     """Runs tickets. Use it on the controller's loop only. With ``jobs``, agents are pods; graders are local still."""
 
     def __init__(
-        self,
-        store: Store,
-        credentials: Credentials,
-        root: Path,
-        servers: ServerPool,
-        limits: Limits,
-        jobs: JobRunner | None = None,
+        self, store: Store, credentials: Credentials, root: Path, servers: ServerPool, jobs: JobRunner | None = None
     ) -> None:
         self._store, self._credentials, self._root, self._servers = store, credentials, root, servers
-        self._limits, self._jobs = for_spec(limits), jobs
+        self._jobs = jobs
 
     async def run(self, ticket: Ticket) -> Rollout:
         """Take a ticket from the queue to its terminal record, which is not yet in the store."""
@@ -149,7 +157,7 @@ class Lifecycle:
         await asyncio.to_thread(put_files, rollout.task, workdir.work)
         access = self._credentials.open_rollout(rollout.id, attempt=rollout.attempt, sampling=ticket.sampling)
         try:
-            spec = {**_agent_spec(ticket, workdir, access), "limits": self._limits}
+            spec = _agent_spec(ticket, workdir, access)
             report = await self._supervised(server, spec, ticket.agent_payload, ticket)
             faults = getattr(self._credentials, "faults", lambda _: ())(rollout.id)
         finally:
@@ -166,7 +174,7 @@ class Lifecycle:
         server = await self._server(_grader_key(grader), ticket)
         if isinstance(server, Ending):
             return Grade(reward=None, verdict=server.error)
-        spec = {**_grader_spec(grader, workdir, ending), "limits": self._limits}
+        spec = _grader_spec(grader, workdir, ending)
         report = await self._supervised(server, spec, ticket.grader_payload, ticket)
         if isinstance(report, Ending):
             return Grade(reward=None, verdict=report.error)
@@ -242,7 +250,6 @@ def _agent_spec(ticket: Ticket, workdir: Workdir, access: environment.Access) ->
         "kind": harness.kind,
         "timeout_s": harness.timeout_s,
         "cwd": str(workdir.work),
-        "folders": [str(folder) for folder in (workdir.work, workdir.home, workdir.temporary)],
         "env": environment.for_agent(workdir.home, workdir.temporary, harness.environment(place), access, rollout.id),
     }
     if harness.function is None:
@@ -257,7 +264,6 @@ def _grader_spec(grader: Grader, workdir: Workdir, ending: Ending) -> dict[str, 
         "kind": "grader",
         "timeout_s": grader.timeout_s,
         "cwd": str(workdir.grading),
-        "folders": [str(workdir.grading)],
         "env": {**environment.scrubbed(workdir.grading, workdir.grading), **grader.env},
         "sources": cell_sources(grader.function),
         "result": {

@@ -17,7 +17,6 @@ from typing import Any
 
 from lightning_lab.controller import environment
 from lightning_lab.controller.capture import Capture
-from lightning_lab.controller.cgroups import Places
 from lightning_lab.controller.frames import frame, json_frame, read_json
 from lightning_lab.harnesses.source import own_files
 
@@ -25,8 +24,6 @@ _LOG = logging.getLogger(__name__)
 _END_LIMIT_S = 8.0
 _KEPT_SUPERVISORS = 64
 """Idle supervisors that a fork server keeps for the next rollouts."""
-_ENDS_OF_AN_AGENT = ("exit", "timeout", "limit")
-"""After the other reasons the supervisor ends too."""
 _KEPT_PER_ROLE = 4
 """Idle fork servers that stay for the next rollout of an earlier harness."""
 
@@ -89,9 +86,7 @@ class Channel:
     async def event(self) -> dict[str, Any] | None:
         """The next thing the supervisor says; None when it is gone."""
         event = await read_json(self._reader)
-        self.is_reusable = (
-            event is not None and event["event"] == "gone" and event["reason"] in ("exit", "timeout", "limit")
-        )
+        self.is_reusable = event is not None and event["event"] == "gone" and event["reason"] in ("exit", "timeout")
         return event
 
     def cancel(self) -> None:
@@ -106,12 +101,12 @@ class Channel:
 class ForkServer:
     """One fork server's process. Use it on the controller's loop only."""
 
-    def __init__(self, key: ServerKey, home: Path, places: Places) -> None:
+    def __init__(self, key: ServerKey, home: Path) -> None:
         self.live = 0
         """Processes launched and not yet over."""
         self.warning = ""
         """What the user should know about its start; emptied once it is told."""
-        self._key, self._places = key, places
+        self._key = key
         self._printed = Capture()
         self._idle: list[Channel] = []
         self._learned: set[str] = set()
@@ -129,12 +124,7 @@ class ForkServer:
 
     async def boot(self, limit_s: float) -> int:
         """Wait for the imports; returns how many threads there are. Raises `BootError`, with the process gone."""
-        wishes = {
-            "path": self._key.path,
-            "preload": self._key.preload,
-            "optional": self._key.optional,
-            "places": self._places,
-        }
+        wishes = {"path": self._key.path, "preload": self._key.preload, "optional": self._key.optional}
         loop = asyncio.get_running_loop()
         try:
             self._control.send(json.dumps(wishes).encode())
@@ -250,8 +240,8 @@ class ForkServer:
 class ServerPool:
     """Fork servers by key. Use it on the controller's loop only."""
 
-    def __init__(self, root: Path, boot_limit_s: float, places: Places) -> None:
-        self._root, self._boot_limit_s, self._places = root, boot_limit_s, places
+    def __init__(self, root: Path, boot_limit_s: float) -> None:
+        self._root, self._boot_limit_s = root, boot_limit_s
         self._servers: dict[ServerKey, asyncio.Task[ForkServer]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -289,7 +279,7 @@ class ServerPool:
     async def _started(self, key: ServerKey) -> tuple[ForkServer, int]:
         home = self._root / f"server-{key.role}"
         home.mkdir(exist_ok=True)
-        server = ForkServer(key, home, self._places)
+        server = ForkServer(key, home)
         try:
             return server, await server.boot(self._boot_limit_s)
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning_lab.controller import Controller
 from lightning_lab.controller.kubernetes.settings import Cluster, ClusterError
+from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.harnesses import Harness, HarnessError
 from lightning_lab.records import Rollout, Sampling
 from lightning_lab.tasks import Grader, posted
@@ -25,18 +26,25 @@ class Controllers:
         self.cluster: Controller | None = None
 
     def submit(
-        self, rollout: Rollout, harness: Harness, grader: Grader | None, *, sampling: Sampling | None = None
+        self,
+        rollout: Rollout,
+        harness: Harness,
+        grader: Grader | None,
+        *,
+        sampling: Sampling | None = None,
+        retries: Retries = NEVER,
     ) -> Future[Rollout]:
-        """Queue a rollout; the future gives the terminal record, after its commit.
+        """Queue a rollout; the future gives the terminal record, after its commit. External controllers retry
+        by rules of their own.
 
         Raises what `Controller.submit` raises, and `HarnessError` when nobody here can run the harness.
         """
         if harness.job:
             if self.cluster is None:
                 raise HarnessError(f"{harness.name} runs in a pod. Call lab.kubernetes(…) first.")
-            return self.cluster.submit(rollout, harness, grader, sampling=sampling)
+            return self.cluster.submit(rollout, harness, grader, sampling=sampling, retries=retries)
         if not harness.external:
-            return self._own.submit(rollout, harness, grader, sampling=sampling)
+            return self._own.submit(rollout, harness, grader, sampling=sampling, retries=retries)
         if self.external is None:
             raise HarnessError(f"{harness.name} is run by Agent Lightning's controller. Call lab.serve_agl() first.")
         if grader is not None and grader is not posted:

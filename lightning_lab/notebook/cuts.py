@@ -22,6 +22,8 @@ class Cuts:
     """Whether a step consumed these samples; otherwise they are what the calls would give now."""
     tampering: Sequence[Mapping[str, Any]] = ()
     """What was tried with the rollout's key beyond model calls, oldest first (`gateway.tamper`), with ``at``."""
+    attempts: Sequence[Mapping[str, Any]] = ()
+    """The attempts before this one, oldest first: ``attempt``, ``outcome``, ``error``, ``at``."""
 
 
 def cuts_of(store: Store, rollout_id: str, decode: Decode | None = None) -> Cuts:
@@ -34,9 +36,12 @@ def cuts_of(store: Store, rollout_id: str, decode: Decode | None = None) -> Cuts
         samples=made.samples,
         breaks=made.breaks,
         trained=rollout.step is not None,
-        tampering=[
-            {"at": event.at, **event.data}
-            for event in store.events(run_id=rollout.run_id, kind="tamper")
-            if event.subject == rollout_id
-        ],
+        tampering=_told(store, rollout, "tamper"),
+        attempts=_told(store, rollout, "attempt"),
     )
+
+
+def _told(store: Store, rollout: Rollout, kind: str) -> list[Mapping[str, Any]]:
+    """The log's lines about the rollout."""
+    events = store.events(run_id=rollout.run_id, kind=kind)
+    return [{"at": event.at, **event.data} for event in events if event.subject == rollout.id]

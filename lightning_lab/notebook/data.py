@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ALL = 1 << 31
 _ROLLOUT_COLUMNS = (
-    "step", "mode", "group", "task", "harness", "state", "outcome", "reward", "advantage", "weight",
+    "step", "mode", "group", "task", "harness", "state", "attempt", "outcome", "reward", "advantage", "weight",
     "effective_weight", "calls", "tokens", "queued_s", "duration_s", "output", "verdict", "error", "created_at",
 )  # fmt: skip
 
@@ -104,6 +104,7 @@ def _rollout_line(rollout: Rollout, effective: float | None, calls: int, tokens:
         "task": rollout.task.prompt,
         "harness": rollout.harness.name,
         "state": str(rollout.state),
+        "attempt": rollout.attempt,
         "outcome": str(rollout.outcome or ""),
         "reward": rollout.reward,
         "advantage": rollout.advantage,

@@ -26,6 +26,7 @@ def rollout_detail(cuts: Cuts) -> dict[str, Any]:
         "breaks": [_break(item, ordinals) for item in cuts.breaks],
         "trained": cuts.trained,
         "tampering": list(cuts.tampering),
+        "attempts": list(cuts.attempts),
     }
     return {key: json_value(value) for key, value in detail.items()}
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.problems import Marks, find_problems
-from lightning_lab.notebook.rows import Merged, RolloutTable, rollout_row
+from lightning_lab.notebook.rows import RolloutTable, rollout_row
 from lightning_lab.notebook.snapshot import held_out_point, phase_fields, reward_fields, run_fields, step_fields
-from lightning_lab.records import Event, Rollout, Step
+from lightning_lab.records import Event, Rollout, Run, Step
 from lightning_lab.store import COMMON, Redaction, Store
 
 _PAGE = 10_000
@@ -49,14 +49,13 @@ class RunFeed:
             for event in self._new_events():
                 if event.run_id == self.run_id:
                     self._take(event, changed)
+            if changed.rollouts:
+                self._read_rollouts(changed)
             if changed.steps:
                 known = len(self._steps)
                 self._steps = self._store.steps(self.run_id)
                 self._step_fields = [step_fields(step) for step in self._steps]
                 self._note_breaks(self._steps[known:])
-                self._read_merged(self._steps[known:], changed)
-            if changed.rollouts:
-                self._read_rollouts(changed)
 
     def snapshot(
         self, *, lab: str, lab_state: str, in_flight: int = 0, held: int = 0, paused: bool = False
@@ -72,16 +71,22 @@ class RunFeed:
                 counters={**self._store.counts(self.run_id), "in_flight": in_flight, "held": held},
                 reward=reward_fields(self._steps, self._held_out),
                 steps=tuple(self._step_fields),
-                problems=self._find_problems(run.state == "running"),
+                problems=self._find_problems(run),
                 paused=paused,
             )
 
-    def _find_problems(self, active: bool) -> list[dict[str, Any]]:
-        began = time.monotonic()
+    def _find_problems(self, run: Run) -> list[dict[str, Any]]:
+        began, active = time.monotonic(), run.state == "running"
         if self._problems_of == (self._seq, active) or (active and began < self._problems_due):
             return self._problems
         self._problems_of = None if active else (self._seq, active)  # what is stuck depends on the time, too
-        self._problems = find_problems(self.table.rows, self._steps, self._marks, now=time.time() if active else None)
+        self._problems = find_problems(
+            self.table.rows,
+            self._steps,
+            self._marks,
+            now=time.time() if active else None,
+            failed=run.reason if run.state == "failed" else "",
+        )
         took = time.monotonic() - began
         self._problems_due = began + max(_PROBLEMS_S, took / _PROBLEMS_SHARE)
         return self._problems
@@ -92,16 +97,6 @@ class RunFeed:
             for rollout_id in step.rollout_ids if step.metrics.get("breaks") else ():
                 for found in self._store.breaks(rollout_id=rollout_id):
                     self._marks.breaks[str(found.cause)].append(rollout_id)
-
-    def _read_merged(self, steps: Sequence[Step], changed: _Changed) -> None:
-        for step in steps:
-            sampled_by = step.version if step.skipped else step.version - 1  # the version that the step updated
-            for id_, (samples, breaks, oldest) in self._store.merged(step.rollout_ids).items():
-                staleness = None if oldest is None else max(0, sampled_by - oldest)
-                changed.merged[id_] = Merged(samples, breaks, staleness)
-                known = self.table.get(id_)
-                if known is not None:
-                    changed.rollouts.setdefault(id_, known.row)
 
     def _new_events(self) -> Iterator[Event]:
         # Not asked for by run: the log is read in its own order, so that each event costs one look-up in its life.
@@ -126,6 +121,8 @@ class RunFeed:
                 changed.steps = True
             case "phase":
                 self._phase, self._version = event, event.data.get("version")
+            case "attempt":
+                self._marks.retried[str(event.data.get("outcome"))].append(event.subject)
             case "tamper":
                 self._marks.tampered.append(event.subject)
                 self._marks.last_try = self._redaction.text(str(event.data.get("message", "")))
@@ -138,17 +135,8 @@ class RunFeed:
             calls, tokens = totals.get(rollout.id, (0, 0))
             known = self.table.get(rollout.id)
             version = known.version if known else changed.versions.get(rollout.id)
-            merged = changed.merged.get(rollout.id) or (known.merged if known else Merged())
-            self.table.put(
-                rollout_row(
-                    changed.rollouts[rollout.id],
-                    self._shown(rollout),
-                    calls=calls,
-                    tokens=tokens,
-                    version=version,
-                    merged=merged,
-                )
-            )
+            row = changed.rollouts[rollout.id]
+            self.table.put(rollout_row(row, self._shown(rollout), calls=calls, tokens=tokens, version=version))
 
     def _shown(self, rollout: Rollout) -> Rollout:
         prompt = self._redaction.text(rollout.task.prompt[:_READ])  # before a row cuts a secret in two
@@ -161,5 +149,4 @@ class _Changed:
     def __init__(self) -> None:
         self.rollouts: dict[str, int] = {}
         self.versions: dict[str, int | None] = {}
-        self.merged: dict[str, Merged] = {}
         self.steps = False

@@ -31,8 +31,8 @@ _FAILURES = (Outcome.AGENT_ERROR, Outcome.TIMEOUT, Outcome.CONTEXT_OVERFLOW)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     kind: str
-    """``tamper``, ``mismatch``, ``infrastructure``, ``stuck``, ``failure``, ``no_signal``, ``spike``, ``skipped`` or
-    ``break``."""
+    """``tamper``, ``mismatch``, ``failed``, ``infrastructure``, ``stuck``, ``failure``, ``no_signal``, ``spike``,
+    ``skipped``, ``retried`` or ``break``."""
     severity: int
     """3: the run's numbers are in doubt; 2: work is lost; 1: worth knowing."""
     title: str
@@ -65,20 +65,27 @@ class Marks:
     """Rollouts whose keys were used for more than model calls, once per try."""
     last_try: str = ""
     """The latest of these, in a sentence."""
+    retried: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Rollouts by the outcome of attempts that were made again, once per attempt."""
 
 
 def find_problems(
-    rows: Sequence[RolloutRow], steps: Sequence[Step], marks: Marks, *, now: float | None = None
+    rows: Sequence[RolloutRow], steps: Sequence[Step], marks: Marks, *, now: float | None = None, failed: str = ""
 ) -> list[dict[str, Any]]:
-    """Worst first. ``now``: Unix seconds while the run goes on, else None: nothing is stuck in a run that is over."""
+    """Worst first. ``now``: Unix seconds while the run goes on, else None: nothing is stuck in a run that is over.
+
+    ``failed``: why the run ended before its last step.
+    """
     found = [
         *_tamper(marks),
+        *_failed(failed),
         *_mismatch(steps),
         *_outcomes(rows),
         *(_stuck(rows, now) if now is not None else ()),
         *_no_signal(rows, steps),
         *_spikes(steps),
         *_skipped(steps),
+        *_retried(marks),
         *_breaks(marks),
     ]
     found.sort(key=lambda problem: (-problem.severity, -problem.count))
@@ -93,6 +100,20 @@ def _tamper(marks: Marks) -> Iterable[Problem]:
         yield Problem(
             kind="tamper", severity=3, title="Tampering", detail=detail, count=len(marks.tampered), rollouts=rollouts
         )
+
+
+def _failed(reason: str) -> Iterable[Problem]:
+    if reason:
+        detail = reason.strip().splitlines()[0]
+        yield Problem(kind="failed", severity=3, title="The run ended early", detail=detail, count=1)
+
+
+def _retried(marks: Marks) -> Iterable[Problem]:
+    for outcome, ids in marks.retried.items():
+        rollouts = tuple(dict.fromkeys(reversed(ids)))
+        detail = f"{_many(len(ids), 'attempt')} of {_many(len(rollouts), 'rollout')} failed and began anew."
+        title = f"Tried again: {outcome.replace('_', ' ')}"
+        yield Problem(kind="retried", severity=1, title=title, detail=detail, count=len(ids), rollouts=rollouts)
 
 
 def _mismatch(steps: Sequence[Step]) -> Iterable[Problem]:

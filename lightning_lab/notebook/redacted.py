@@ -42,6 +42,7 @@ class _Shown:
             samples=samples,
             breaks=[self._break(one) for one in cuts.breaks],
             tampering=[self._redaction.value(one) for one in cuts.tampering],
+            attempts=[self._redaction.value(one) for one in cuts.attempts],
         )
 
     def _call(self, call: Call, *, ids: bool) -> Call:

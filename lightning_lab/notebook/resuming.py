@@ -13,7 +13,10 @@ from lightning_lab.store import RunFolder
 from lightning_lab.store.errors import UnknownIdError
 from lightning_lab.training import LoopState, latest_checkpoint, load_checkpoint
 
-MAY_DIFFER = frozenset({"steps", "eval_every", "eval_n", "checkpoint_every", "keep_checkpoints", "drain_s"})
+MAY_DIFFER = frozenset(
+    {"steps", "eval_every", "eval_n", "checkpoint_every", "keep_checkpoints", "drain_s"}
+    | {"retries", "retry_wait_s", "infrastructure_limit", "infrastructure_window"}
+)
 """Settings that do not decide what is learned."""
 
 

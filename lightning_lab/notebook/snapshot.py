@@ -10,8 +10,7 @@ from lightning_lab.records import Event, Phase, Run, Step
 
 _METRICS = (
     "reward", "entropy", "grad_norm", "approx_kl", "clip_frac", "no_signal", "ratio_mean", "ratio_max", "staleness",
-    "staleness_max", "padding", "length_mean", "length_max", "tokens", "breaks", "infrastructure", "logprob_diff_max",
-    "seconds_collect", "seconds_update",
+    "tokens", "breaks", "infrastructure", "logprob_diff_max", "seconds_collect", "seconds_update",
 )  # fmt: skip
 
 

@@ -126,7 +126,10 @@ class Trainer:
         return await wait_for(self.lab.in_background(work, "evaluation"))
 
     def _evaluate(self, parts: Parts, run_id: str, tasks: Sequence[Task], n: int, temperature: float) -> EvalResult:
-        result = evaluate(parts, run_id, self.harness, tasks, self.grader, n=n, temperature=temperature)
+        retries = self.config(steps=1).retry_rule()
+        result = evaluate(
+            parts, run_id, self.harness, tasks, self.grader, n=n, temperature=temperature, retries=retries
+        )
         data = {"step": len(parts.store.steps(run_id)), "value": result.mean, "n": result.n, "stderr": result.stderr}
         parts.store.put_event("evaluation", run_id, data=data)
         return result

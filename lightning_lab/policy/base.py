@@ -31,6 +31,14 @@ class RefusedError(PolicyError):
     """A chat-level endpoint does not accept this conversation; sending it again is of no use."""
 
 
+class SampleError(PolicyError):
+    """The learner can make nothing of these samples; nothing was changed. ``reason`` says it in one word."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class PromptError(PolicyError):
     """These ids are no prompt for this model: the request is wrong, not the policy."""
 
@@ -291,4 +299,13 @@ class DetachedLearner(Protocol):
 
     def load(self, directory: Path) -> None:
         """As `Learner.load`."""
+        ...
+
+
+@runtime_checkable
+class ChecksSamples(Protocol):
+    """A learner that can say beforehand what it cannot learn from."""
+
+    def check(self, rows: Sequence[LossRow]) -> None:
+        """Raises `SampleError`."""
         ...

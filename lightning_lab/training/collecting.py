@@ -11,6 +11,7 @@ from queue import SimpleQueue
 
 from ulid import ULID
 
+from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.harnesses import Harness
 from lightning_lab.records import Rollout, RolloutState, Sampling, Task
 from lightning_lab.tasks import Grader
@@ -47,6 +48,7 @@ class Collector:
         *,
         mode: str,
         sampling: Sampling,
+        retries: Retries = NEVER,
     ) -> None:
         self._controller = controller
         self._run_id = run_id
@@ -54,6 +56,7 @@ class Collector:
         self._grader = grader
         self._mode = mode
         self._sampling = sampling
+        self._retries = retries
         self._groups: dict[str, list[Future[Rollout]]] = {}
         self._left: dict[str, int] = {}
         self._group_of: dict[Future[Rollout], str] = {}
@@ -75,7 +78,9 @@ class Collector:
         futures = [_done(rollout) for rollout in finished]
         for place, rollout in enumerate(rollouts, first):
             sampling = self._sampling_of(group_id, place)
-            futures.append(self._controller.submit(rollout, self._harness, self._grader, sampling=sampling))
+            futures.append(
+                self._controller.submit(rollout, self._harness, self._grader, sampling=sampling, retries=self._retries)
+            )
             self._rollout_ids[futures[-1]] = rollout.id
         self._groups[group_id] = futures
         self._left[group_id] = len(futures)

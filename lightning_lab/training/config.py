@@ -10,11 +10,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
 from lightning_lab.algorithms import ESTIMATORS, NORMALIZERS, SINGLETONS
+from lightning_lab.controller.retries import MAY_RETRY, USUAL, Retries
 from lightning_lab.records import PauseMode, Sampling
 from lightning_lab.samples import CALL_KINDS, MERGES
 from lightning_lab.training.window import Schedule, Window
 
 ADVANTAGE_UNITS = ("rollout", "sample")
+_COUNTS = ("steps", "n", "groups", "updates", "token_budget", "eval_n", "keep_checkpoints", "infrastructure_window")
 
 
 class ConfigError(ValueError):
@@ -95,17 +97,26 @@ class TrainConfig:
     checkpoint_every: int = 0
     """Steps between checkpoints; there is one at the end as well; 0: never."""
     keep_checkpoints: int = 2
+    retries: Mapping[str, int] = field(default_factory=lambda: dict(USUAL))
+    """Further attempts of a rollout, by the outcome of the one that failed (`controller.retries`); ``{}``: none. Only
+    outcomes that say nothing about the agent are tried again."""
+    retry_wait_s: float = 1.0
+    """Before a second attempt; twice as long before each further one, up to a minute."""
+    infrastructure_limit: float = 0.5
+    """The run stops when more than this share of the last ``infrastructure_window`` rollouts ended, after their
+    retries, for reasons that say nothing about the agent; 1.0: never."""
+    infrastructure_window: int = 50
     shuffle_rewards: bool = False
     """A control experiment: the valid rewards of each step are permuted across its rollouts before advantages are
     computed. Everything else stays; what such a run still gains is not owed to the rewards. Stored rewards are the
     graders' own."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "n", "groups", "updates", "token_budget", "eval_n", "keep_checkpoints"):
+        for name in _COUNTS:
             _require(_whole(getattr(self, name), 1), name, getattr(self, name), "a whole number of at least 1")
         for name in ("seed", "eval_every", "checkpoint_every"):
             _require(_whole(getattr(self, name), 0), name, getattr(self, name), "a whole number of at least 0")
-        for name in ("learning_rate", "constant", "drain_s", "max_grad_norm"):
+        for name in ("learning_rate", "constant", "drain_s", "max_grad_norm", "retry_wait_s"):
             _require(_finite(getattr(self, name), above=0), name, getattr(self, name), "a positive, finite number")
         for name in ("entropy_coef", "kl_coef"):
             _require(_finite(getattr(self, name)), name, getattr(self, name), "a finite number")
@@ -121,6 +132,11 @@ class TrainConfig:
         for name in ("async_groups", "max_staleness"):
             value = getattr(self, name)
             _require(value is None or _whole(value, 1), name, value, "a whole number of at least 1, or None")
+        share = _finite(self.infrastructure_limit, above=0) and self.infrastructure_limit <= 1
+        _require(share, "infrastructure_limit", self.infrastructure_limit, "a share above 0, at most 1")
+        for outcome, times in self.retries.items():
+            _require_known("outcome to try again after", outcome, MAY_RETRY)
+            _require(_whole(times, 0), f"retries[{outcome!r}]", times, "a whole number of at least 0")
         _require_known("schedule", self.schedule, get_args(Schedule))
         _require_known("pause", self.pause, get_args(PauseMode))
         for kind in self.call_kinds or ():
@@ -140,6 +156,10 @@ class TrainConfig:
         """A new, empty one for these settings."""
         in_flight = self.async_groups or 2 * self.groups
         return Window(self.schedule, train=self.groups, in_flight=in_flight, max_staleness=self.max_staleness)
+
+    def retry_rule(self) -> Retries:
+        """What the controller is told of ``retries``."""
+        return Retries(times=dict(self.retries), wait_s=self.retry_wait_s)
 
     def learner_options(self) -> dict[str, Any]:
         """What `Learner.update` gets as ``options``: the learner's own and the loss's."""

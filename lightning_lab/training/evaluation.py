@@ -11,6 +11,7 @@ import numpy as np
 from ulid import ULID
 
 from lightning_lab.algorithms.advantages import FloatArray
+from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.harnesses import Harness
 from lightning_lab.records import HarnessInfo, Rollout, Sampling, Task
 from lightning_lab.tasks import Grader
@@ -95,6 +96,7 @@ def evaluate(
     *,
     n: int = 1,
     temperature: float = 1.0,
+    retries: Retries = NEVER,
     on_collector: Callable[[Collector], None] | None = None,
 ) -> EvalResult:
     """Run n rollouts of every task in mode ``eval`` and wait for them. Blocking.
@@ -106,7 +108,7 @@ def evaluate(
         raise ValueError(f"Nothing to evaluate: {len(tasks)} tasks, {n} rollouts each. Pass at least one of both.")
     version = parts.policy.version
     sampling = Sampling(temperature=temperature)
-    collector = Collector(parts.controller, run_id, harness, grader, mode="eval", sampling=sampling)
+    collector = Collector(parts.controller, run_id, harness, grader, mode="eval", sampling=sampling, retries=retries)
     if on_collector is not None:
         on_collector(collector)
     try:

@@ -1,13 +1,14 @@
-"""A broken agent or grader fails everywhere: say so after two groups instead of training on nothing."""
+"""When a run stops by itself: what fails everywhere is said early, instead of training on nothing."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 
-from lightning_lab.records import Rollout, RolloutState
+from lightning_lab.records import Outcome, Rollout, RolloutState
 from lightning_lab.training.collecting import Group
+from lightning_lab.training.rewards import is_infrastructure
 
 TAIL_LINES = 15
 NO_CALL = "the agent never called the model"
@@ -17,8 +18,8 @@ class TrainingStopped(RuntimeError):  # noqa: N818 - the word that users see
     """The run stopped itself; the message says why and what to do."""
 
 
-class FailureWatch:
-    """Looks at the first two groups that complete; silent afterwards."""
+class FirstGroups:
+    """A broken agent or grader fails everywhere: looks at the first two groups that complete; silent afterwards."""
 
     def __init__(self) -> None:
         self._signatures: list[str | None] = []
@@ -30,6 +31,27 @@ class FailureWatch:
         self._signatures.append(_signature(group, calls))
         if len(self._signatures) == 2 and None not in self._signatures and len(set(self._signatures)) == 1:
             raise TrainingStopped(_reason(group, calls))
+
+
+class InfrastructureShare:
+    """Of the last ``window`` rollouts, how many the infrastructure failed; what somebody cancelled does not count."""
+
+    def __init__(self, limit: float, window: int) -> None:
+        self._limit = limit
+        self._last: deque[Rollout] = deque(maxlen=window)
+
+    def observe(self, group: Group) -> None:
+        """Raises `TrainingStopped` when the window is full and more than ``limit`` of it failed."""
+        self._last.extend(rollout for rollout in group.rollouts if rollout.outcome is not Outcome.CANCELLED)
+        failed = [rollout for rollout in self._last if is_infrastructure(rollout)]
+        if len(self._last) < (self._last.maxlen or 0) or len(failed) <= self._limit * len(self._last):
+            return
+        counted = Counter(str(rollout.outcome) for rollout in failed).most_common()
+        raise TrainingStopped(
+            f"{len(failed)} of the last {len(self._last)} rollouts failed for reasons that say nothing about the agent "
+            f"({', '.join(f'{outcome} {count}' for outcome, count in counted)}), more than infrastructure_limit="
+            f"{self._limit:g} allows. Put right what fails, then go on with trainer.resume.\n\n{error_tail(failed[-1])}"
+        )
 
 
 def error_tail(rollout: Rollout) -> str:

@@ -10,30 +10,28 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 from lightning_lab.harnesses import Harness
-from lightning_lab.policy.base import Learner, LossRow, PolicyError, UpdateResult
-from lightning_lab.records import Floats, Outcome, Phase, Run, Step, Task
+from lightning_lab.policy.base import ChecksSamples, Learner, LossRow, PolicyError, SampleError, UpdateResult
+from lightning_lab.records import Phase, Run, Task
 from lightning_lab.samples import SampleSet, build_samples
-from lightning_lab.store import export_run
 from lightning_lab.tasks import Grader
 from lightning_lab.training.batch import Batch, build_batch
 from lightning_lab.training.checkpoint import LoopState, save_checkpoint
 from lightning_lab.training.collecting import CollectingCancelled, Collector, Group
 from lightning_lab.training.config import ConfigError, TrainConfig
 from lightning_lab.training.evaluation import evaluate
-from lightning_lab.training.failures import FailureWatch
+from lightning_lab.training.failures import FirstGroups, InfrastructureShare
 from lightning_lab.training.parts import LabParts
+from lightning_lab.training.recording import Recorder
 from lightning_lab.training.resuming import group_name, latest_version, open_groups
 from lightning_lab.training.schedule import task_at
 from lightning_lab.training.updates import combined
 
 logger = logging.getLogger(__name__)
-
-STAT_NAMES = ("entropy", "logprobs", "ratio", "clipped", "loss")
 
 
 class TrainingLoop:
@@ -73,7 +71,9 @@ class TrainingLoop:
         self._store_seq = resume_from.store_seq if resume_from else 0
         self._resumes = resume_from is not None
         self._version = latest_version(parts.store, run.id) if resume_from else 0
-        self._failures = FailureWatch()
+        self._records = Recorder(parts, run.id, steps_total=config.steps)
+        self._first_groups = FirstGroups()
+        self._infrastructure = InfrastructureShare(config.infrastructure_limit, config.infrastructure_window)
         self._stop = threading.Event()
         self._cancelled = False
         self._lock = threading.Lock()
@@ -138,8 +138,7 @@ class TrainingLoop:
         store, run_id, version = self._parts.store, self._run.id, self._parts.policy.version
         for group in open_groups(store, run_id, step=self._step, n=self._config.n, version=version):
             for rollout in group.lost:
-                lost = {"attempt": rollout.attempt - 1, "outcome": Outcome.LOST.value}
-                store.put_event("attempt", run_id, rollout.id, lost)
+                self._records.lost(rollout)
             self._window.submitted(group.id, group.version)
             collector.take_up(group)
             self._cursor = max(self._cursor, group.cursor + 1)
@@ -156,12 +155,12 @@ class TrainingLoop:
             "carried_over": float(len(self._window)),
             "seconds_collect": collected_at - started_at,
         }
-        skipped = batch.skipped
+        skipped = batch.skipped or self._unusable(batch)
         if not skipped:
             learned = self._update(batch)
             skipped = "non_finite_gradient" if learned.pop("skipped", 0.0) else ""
             metrics = {**learned, **metrics}
-        self._store_step(batch, metrics, skipped, started_at)
+        self._store_seq = self._records.step(self._step, batch, metrics, skipped, started_at)
 
     def _collect(self, collector: Collector) -> tuple[list[Group], dict[str, SampleSet]]:
         """The groups of one update, whole, oldest first, whatever the order in which they completed."""
@@ -191,7 +190,7 @@ class TrainingLoop:
         self._window.completed(group.id)
 
     def _samples_of(self, group: Group) -> dict[str, SampleSet]:
-        """Done while other groups still run. Raises `TrainingStopped` by the rule of the first two groups."""
+        """Done while other groups still run. Raises `TrainingStopped` by the rules in `failures`."""
         sample_sets: dict[str, SampleSet] = {}
         calls: dict[str, int] = {}
         for rollout in group.rollouts:
@@ -200,8 +199,20 @@ class TrainingLoop:
             sample_sets[rollout.id] = build_samples(
                 made, self._parts.policy.decode, merge=self._config.merge, kinds=self._config.call_kinds
             )
-        self._failures.observe(group, calls)
+        self._first_groups.observe(group, calls)
+        self._infrastructure.observe(group)
         return sample_sets
+
+    def _unusable(self, batch: Batch) -> str:
+        """Why the learner can make nothing of the batch, found out before anything changes; empty if it can."""
+        if not isinstance(self.learner, ChecksSamples):
+            return ""
+        try:
+            self.learner.check([row for update in batch.updates for rows in update for row in rows])
+        except SampleError as error:
+            self._records.warning(f"Step {self._step} was skipped. {error}")
+            return error.reason
+        return ""
 
     def _update(self, batch: Batch) -> dict[str, float]:
         """Update and publish while requests are held; they go on whatever happens here. Returns the learner's metrics.
@@ -221,11 +232,7 @@ class TrainingLoop:
             published = self.learner.publish(version)
         finally:
             self._parts.gateway.resume()
-        self._parts.store.put_event("policy", self._run.id, data={"version": version})
-        self._store_token_stats(batch, result)
-        self._parts.store.put_event(
-            "weights", self._run.id, str(self._step), {"rollouts": dict(result.rollout_weights)}
-        )
+        self._records.learned(self._step, version, batch, result)
         paused = {"seconds_update": time.perf_counter() - started, "aborted": float(report.aborted)}
         metrics = {**result.metrics, **published, **paused}
         return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
@@ -237,34 +244,6 @@ class TrainingLoop:
             options=self._config.learner_options(),
             learning_rate=self._config.learning_rate,
         )
-
-    def _store_step(self, batch: Batch, metrics: Mapping[str, float], skipped: str, started_at: float) -> None:
-        store, run_id = self._parts.store, self._run.id
-        store.put_samples(run_id, self._step, batch.samples, batch.breaks)
-        for rollout in batch.rollouts:
-            store.put_rollout(rollout)
-        done = store.put_step(
-            Step(
-                run_id=run_id,
-                index=self._step,
-                version=self._parts.policy.version,
-                rollout_ids=tuple(rollout.id for rollout in batch.rollouts),
-                metrics=metrics,
-                started_at=started_at,
-                finished_at=time.time(),
-                skipped=skipped,
-            )
-        )
-        self._store_seq = done.result()  # a step that cannot be stored must not be followed by another
-        rows, plan = batch.consumed()
-        self._parts.folder.record_step(self._step, rows, micro_batches=plan)
-
-    def _store_token_stats(self, batch: Batch, result: UpdateResult) -> None:
-        if not result.tokens:
-            return
-        for place, tokens in zip(batch.places, result.tokens, strict=True):
-            stats: dict[str, Floats] = {name: getattr(tokens, name) for name in STAT_NAMES}
-            self._parts.store.put_token_stats(self._run.id, self._step, place.rollout_id, place.sample_index, stats)
 
     def _evaluate_if(self, due: bool) -> None:
         if not due or self._cancelled:
@@ -278,11 +257,11 @@ class TrainingLoop:
             self._grader,
             n=self._config.eval_n,
             temperature=self._config.sampling.temperature,
+            retries=self._config.retry_rule(),
             on_collector=self._watch,
         )
         if result.n:
-            data = {"step": self._step, "value": result.mean, "n": result.n, "stderr": result.stderr}
-            self._parts.store.put_event("evaluation", self._run.id, data=data)
+            self._records.evaluation(self._step, result)
 
     def _save(self) -> None:
         state = LoopState(
@@ -303,6 +282,7 @@ class TrainingLoop:
             self._grader,
             mode="train",
             sampling=self._config.sampling,
+            retries=self._config.retry_rule(),
         )
         self._watch(collector)
         return collector
@@ -315,30 +295,17 @@ class TrainingLoop:
             self._collectors.append(collector)
 
     def _phase(self, phase: Phase, **details: object) -> None:
-        data = {
-            **details,
-            "phase": phase.value,
-            "step": self._step,
-            "version": self._parts.policy.version,
-            "steps_total": self._config.steps,
-        }
-        self._parts.store.put_event("phase", self._run.id, data=data)
+        self._records.phase(phase, self._step, **details)
 
     def _finish(self, state: str, reason: str) -> Run:
         final = replace(self._run, state=state, reason=reason, finished_at=time.time())
         try:
             self._phase(Phase.IDLE)
-            self._parts.store.put_run(final).result()
-            self._copy_home()
+            self._records.end(final)
         except Exception as error:  # the store is gone; the caller still learns how the run ended
             logger.exception("The end of run %s could not be stored", self._run.id)
             self.error = self.error or error
         return final
-
-    def _copy_home(self) -> None:
-        """The live store holds every run of the lab; the run's folder gets its own part of it."""
-        folder = self._parts.folder
-        export_run(self._parts.store, self._run.id, folder.store_path, manifest=folder.manifest())
 
 
 def _describe(error: BaseException) -> str:

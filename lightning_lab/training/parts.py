@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
+from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.harnesses import Harness
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import PauseMode, Rollout, Sampling
@@ -31,9 +32,15 @@ class PausableGateway(Protocol):
 
 class RolloutController(Protocol):
     def submit(
-        self, rollout: Rollout, harness: Harness, grader: Grader, *, sampling: Sampling | None = None
+        self,
+        rollout: Rollout,
+        harness: Harness,
+        grader: Grader,
+        *,
+        sampling: Sampling | None = None,
+        retries: Retries = NEVER,
     ) -> Future[Rollout]:
-        """The future resolves with the terminal rollout, which is committed by then."""
+        """The future resolves with the terminal rollout, which is committed by then; its last attempt, of several."""
         ...
 
     def cancel(self, rollout_id: str) -> None: ...

@@ -1,29 +1,22 @@
 /** The panel's root: the empty state, the Run page, or a Rollout page over it. */
 
-import { useCallback, useEffect, useRef, useState } from 'react';
+import { useCallback, useEffect, useRef } from 'react';
 
 import { EmptyState } from './emptyState';
 import { useSource } from './hooks';
 import { RolloutPage } from './rolloutPage';
 import { RunPage } from './runPage';
-import type { IRunSource } from '../tokens';
-import { useView, ViewProvider } from './view';
+import { useView } from './view';
 
 export function App(): JSX.Element {
-  const view = useView();
-  const { source, visible } = view;
+  const { source, visible } = useView();
   useSource(source, visible);
   const { model, selection } = source;
   const { rollout } = selection.current;
   const root = useRef<HTMLDivElement>(null);
-  const [guest, setGuest] = useState<{ source: IRunSource; id: string } | null>(null);
 
   const open = useCallback(
-    (id: string, from?: IRunSource) => {
-      if (from && from !== source) {
-        setGuest({ source: from, id });
-        return;
-      }
+    (id: string) => {
       const { rows } = source.model;
       const row = rows.rowOf(id);
       const step = row < 0 ? NaN : rows.numbers.step[row];
@@ -66,12 +59,7 @@ export function App(): JSX.Element {
         <EmptyState />
       ) : (
         <>
-          <RunPage active={visible && rollout === undefined && guest === null} onOpen={open} />
-          {guest && (
-            <ViewProvider value={{ ...view, source: guest.source }}>
-              <RolloutPage id={guest.id} onOpen={id => setGuest({ ...guest, id })} onBack={() => setGuest(null)} />
-            </ViewProvider>
-          )}
+          <RunPage active={visible && rollout === undefined} onOpen={open} />
           {rollout !== undefined && <RolloutPage id={rollout} onOpen={open} onBack={back} />}
         </>
       )}

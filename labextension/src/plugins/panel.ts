@@ -7,7 +7,6 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { KernelFollower } from '../follow';
 import { labIcon } from '../icons';
 import { LabPanel } from '../panel/labPanel';
-import { FolderRuns } from '../runFiles';
 import { CommandIDs, ILinkRegistry } from '../tokens';
 
 interface IOpenArgs {
@@ -39,7 +38,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
   ): void => {
     const trans = (translator ?? nullTranslator).load('lightning_lab');
     const tracker = new WidgetTracker<LabPanel>({ namespace: 'lightning-lab' });
-    const { contents, serverSettings, sessions } = app.serviceManager;
+    const { sessions } = app.serviceManager;
 
     const currentPath = (): string | undefined => {
       const widget = app.shell.currentWidget;
@@ -55,8 +54,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
 
     const makePanel = (path: string): LabPanel => {
       const follower = new KernelFollower(sessions, path);
-      const files = new FolderRuns(contents, serverSettings, () => follower.path);
-      const panel = new LabPanel({ follower, links, trans, themeChanged: themes?.themeChanged ?? null, files });
+      const panel = new LabPanel({ follower, links, trans, themeChanged: themes?.themeChanged ?? null });
       panel.id = `lightning-lab-panel-${panelCount++}`;
       panel.pathChanged.connect(() => void tracker.save(panel));
       void tracker.add(panel);

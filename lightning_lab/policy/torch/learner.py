@@ -89,6 +89,10 @@ class TorchLearner:
             learning_rate=learning_rate,
         )
 
+    def check(self, rows: Sequence[LossRow]) -> None:
+        """Raises `SampleError` for ids without an embedding."""
+        check_ids([rows], int(self._model.get_input_embeddings().weight.shape[0]))
+
     def _read(self, cluster: Cluster, own: StepOptions) -> tuple[SharedPrefix, SharedPrefix | None]:
         """The cluster's prefix as the learner reads it, and as the reference does where it is asked."""
         device, dtype = self._model.device, self._model.dtype

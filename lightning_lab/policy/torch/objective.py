@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_lab.algorithms.correction import correction_factors
 from lightning_lab.algorithms.kl import reference_kl
 from lightning_lab.algorithms.losses import LOSSES
-from lightning_lab.policy.base import LossRow, PolicyError
+from lightning_lab.policy.base import LossRow, PolicyError, SampleError
 from lightning_lab.policy.torch.learner_options import StepOptions
 
 
@@ -85,11 +85,12 @@ def check_loss(loss: str) -> None:
 
 
 def check_ids(micro_batches: Sequence[Sequence[LossRow]], vocabulary: int) -> None:
-    """An id without an embedding would read foreign memory or end the process. Raises `PolicyError`."""
+    """An id without an embedding would read foreign memory or end the process. Raises `SampleError`."""
     for row in (row for rows in micro_batches for row in rows):
         ids = row.sample.ids
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
-            raise PolicyError(
+            raise SampleError(
+                "unknown_ids",
                 f"A sample of rollout {row.sample.rollout_id} has ids from {ids.min()} to {ids.max()}; the model "
-                f"knows 0 to {vocabulary - 1}. It was sampled by a model with another vocabulary."
+                f"knows 0 to {vocabulary - 1}. It was sampled by a model with another vocabulary.",
             )

@@ -182,6 +182,10 @@ class TorchPolicy:
         with self._engine.weights, self._learner_threads():
             return self._learner.update(micro_batches, loss=loss, options=options, learning_rate=learning_rate)
 
+    def check(self, rows: Sequence[LossRow]) -> None:
+        """Raises `SampleError` for ids outside the vocabulary."""
+        self._learner.check(rows)
+
     def publish(self, version: int) -> Mapping[str, float]:
         """Sample with the learned weights (in place already where they are shared); what old ones read is dropped."""
         self.start()

@@ -160,8 +160,10 @@ def test_the_real_learner_gives_every_token_its_numbers(torch_lab: FakeLab, make
     assert event.data["rollouts"] == pytest.approx({r.id: r.weight for r in torch_lab.store.rollouts("run")})
 
 
-def test_ids_out_of_vocabulary_end_the_run_by_name(torch_lab: FakeLab, make_loop: MakeLoop) -> None:
+def test_ids_out_of_vocabulary_skip_the_step_by_name(torch_lab: FakeLab, make_loop: MakeLoop) -> None:
     torch_lab.controller.alter = lambda call: replace(call, sampled_ids=np.array([10**6], np.int32))
-    final = loop_of(torch_lab, make_loop).run()
-    assert final.state == "failed" and "another vocabulary" in final.reason and "1000000" in final.reason
-    assert torch_lab.gateway.log == ["pause", "resume"] and torch_lab.policy.version == 0
+    step = one_step(torch_lab, loop_of(torch_lab, make_loop))
+    assert step.skipped == "unknown_ids" and "grad_norm" not in step.metrics
+    assert torch_lab.gateway.log == [] and torch_lab.policy.version == 0
+    (event,) = torch_lab.store.events(run_id="run", kind="log")
+    assert "another vocabulary" in event.data["message"] and "1000000" in event.data["message"]

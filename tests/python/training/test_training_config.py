@@ -34,6 +34,13 @@ from lightning_lab.training import ConfigError, TrainConfig
         ({"advantage_unit": "token"}, "no advantage unit 'token'. Use one of: rollout, sample"),
         ({"merge": "tree"}, "no merge rule 'tree'"),
         ({"call_kinds": ("judge",)}, "no call kind 'judge'"),
+        (
+            {"retries": {"agent_error": 1}},
+            "no outcome to try again after 'agent_error'. Use one of: boot_timeout, evicted",
+        ),
+        ({"retries": {"lost": -1}}, r"retries\['lost'\] is -1"),
+        ({"infrastructure_limit": 0.0}, "infrastructure_limit is 0.0; it must be a share above 0, at most 1"),
+        ({"infrastructure_window": 0}, "infrastructure_window is 0"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(settings: dict[str, Any], words: str) -> None:

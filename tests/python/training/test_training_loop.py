@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -318,3 +319,39 @@ def test_what_could_never_run_is_refused_at_once(lab: FakeLab, make_loop: MakeLo
     lab.policy.can_learn = False
     with pytest.raises(PolicyError, match="only answers"):
         make_loop()
+
+
+def mostly(lost: Outcome) -> Callable[[Rollout], Mapping[str, Any] | None]:
+    """Three of four rollouts end so."""
+    numbers = count()
+
+    def end(rollout: Rollout) -> Mapping[str, Any] | None:
+        ends = next(numbers) % 4 < 3
+        return {"state": RolloutState.FAILED, "outcome": lost, "error": "the disk is full"} if ends else None
+
+    return end
+
+
+def test_a_run_stops_by_itself_when_the_infrastructure_fails_too_often(lab: FakeLab, make_loop: MakeLoop) -> None:
+    lab.controller.ending = mostly(Outcome.LOST)
+    final = make_loop(steps=20, groups=1, infrastructure_window=16).run()
+    assert final.state == "failed"
+    assert "12 of the last 16 rollouts failed for reasons that say nothing about the agent (lost 12)" in final.reason
+    assert "infrastructure_limit=0.5" in final.reason and "the disk is full" in final.reason
+    assert [len(lab.store.rollouts("run")), len(lab.store.steps("run"))] == [16, 3]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settings"),
+    [(Outcome.LOST, {"infrastructure_limit": 0.75}), (Outcome.AGENT_ERROR, {}), (Outcome.CANCELLED, {})],
+)
+def test_it_goes_on_below_the_limit_and_for_what_is_no_fault_of_the_infrastructure(
+    lab: FakeLab, make_loop: MakeLoop, outcome: Outcome, settings: dict[str, float]
+) -> None:
+    lab.controller.ending = mostly(outcome)
+    assert make_loop(steps=4, groups=1, infrastructure_window=8, **settings).run().state == "finished"
+
+
+def test_the_controller_is_told_what_to_try_again(lab: FakeLab, make_loop: MakeLoop) -> None:
+    make_loop(steps=1, retries={"lost": 3}, retry_wait_s=0.5, eval_every=1, loop={"held_out": make_tasks(1)}).run()
+    assert {(tuple(rule.times.items()), rule.wait_s) for rule in lab.controller.retries} == {((("lost", 3),), 0.5)}

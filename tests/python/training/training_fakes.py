@@ -17,6 +17,7 @@ import torch
 
 from lightning_lab.algorithms.losses import LOSSES
 from lightning_lab.algorithms.metrics import rollout_weights
+from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.harnesses import Harness, harness
 from lightning_lab.policy.base import LossRow, TokenStats, UpdateResult
 from lightning_lab.records import Call, Ids, Message, Outcome, Rollout, RolloutState, Sampling, Task
@@ -158,14 +159,22 @@ class Agents:
     """When given, rollouts wait for it (or for being cancelled) before they end."""
     submitted: list[Rollout] = field(default_factory=list)
     samplings: list[Sampling | None] = field(default_factory=list)
+    retries: list[Retries] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(4)
 
     def submit(
-        self, rollout: Rollout, harness: Harness, grader: Grader, *, sampling: Sampling | None = None
+        self,
+        rollout: Rollout,
+        harness: Harness,
+        grader: Grader,
+        *,
+        sampling: Sampling | None = None,
+        retries: Retries = NEVER,
     ) -> Future[Rollout]:
+        self.retries.append(retries)
         self.submitted.append(rollout)
         self.samplings.append(sampling)
         self.store.put_rollout(rollout)
