@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import orjson
 
 from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.openai.connection import Connection
+from lightning_lab.policy.openai.connections import Connections
+from lightning_lab.policy.openai.events import Event, EventReader
 from lightning_lab.policy.openai.faults import fault, is_overflow, may_pass, message_of
-from lightning_lab.policy.openai.sessions import Sessions
 
 _LONGEST_WAIT_S = 60.0
 _ERROR_BYTES = 64 * 1024
@@ -22,7 +23,6 @@ _LINGER_S = 1.0
 """How long the end of a finished answer is waited for, so that its connection can be used again."""
 _OPTIONAL = ("return_token_ids", "logprobs", "stream_options")
 """Fields that only ask to be told more: left out for good at an endpoint that refuses them."""
-_DONE = b"[DONE]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,80 +46,85 @@ class Endpoint:
         self.reasoning_field = ""
         """The field in which its replies tell reasoning; empty until one did."""
         self._patience = patience
-        self._sessions = Sessions(self.base_url, patience.silence_s)
-        self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
         if key:
-            self._headers["Authorization"] = f"Bearer {key}"
+            headers["Authorization"] = f"Bearer {key}"
+        self._connections = Connections(self.base_url, headers, patience.silence_s)
         self._refused: set[str] = set()
         self._limit_name = "max_tokens"
 
     def close(self) -> None:
         """End all connections. Idempotent, from any thread."""
-        self._sessions.close()
+        self._connections.close()
 
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any]]:
-        """The JSON events of an answer; an answer that is one JSON object is one event.
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Event]:
+        """The events of an answer; an answer that is one JSON object is one event.
 
         Close the iterator to end the generation. Raises `PolicyError` and its kinds.
         """
         where = self._where(path)
-        answer = await self._ask(path, body)
+        answer, part = await self._ask(path, body)
         try:
-            async for event in _events(answer, where):
+            reader = EventReader(answer.headers.get("content-type", ""), where)
+            while part:
+                for event in reader.read(part):
+                    yield event
+                if reader.done:
+                    await _linger(answer)
+                    return
+                part = await answer.part()
+            for event in reader.rest():
                 yield event
         except TimeoutError as error:
             raise PolicyError(
                 f"{where} stalled in the middle of its answer: nothing came for {self._patience.silence_s:g} s."
             ) from error
-        except aiohttp.ClientError as error:
+        except OSError as error:
             raise PolicyError(f"{where} broke off in the middle of its answer: {_reason(error)}") from error
         finally:
-            answer.response.close()
+            answer.release()
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a small answer. Raises `PolicyError` when there is none."""
         try:
-            session = self._sessions.of_this_loop()
-            async with session.get(self.base_url + path, headers=self._headers, allow_redirects=False) as response:
-                return response.status, await response.content.read(_ERROR_BYTES)
-        except (aiohttp.ClientError, TimeoutError) as error:
+            answer = await self._connections.ask("GET", path)
+            try:
+                return answer.status, await _small(answer)
+            finally:
+                answer.release()
+        except OSError as error:
             raise PolicyError(self._unreachable(path, error)) from error
 
-    async def _ask(self, path: str, asked: Mapping[str, Any]) -> _Answer:
-        """Ask until an answer has begun, or there is no hope."""
+    async def _ask(self, path: str, asked: Mapping[str, Any]) -> tuple[Connection, bytes]:
+        """Ask until an answer has begun, or there is no hope. Returns its first bytes, too."""
         body, tries = self._suited(asked), 0
         while True:
             pause = self._patience.pause_s * 2**tries * random.uniform(0.75, 1.25)
             try:
-                response = await self._post(path, body)
-                if response.status == 200:
-                    return await _begun(response)
-            except (aiohttp.ClientError, TimeoutError) as error:
+                answer = await self._connections.ask("POST", path, orjson.dumps(body))
+                if answer.status == 200:
+                    return answer, await _first_part(answer)
+            except OSError as error:
                 if tries == self._patience.retries:
                     raise PolicyError(self._unreachable(path, error)) from error
             else:
-                said = await self._said(response)
-                if (suited := self._without(body, response.status, said)) is not None:
+                said = await self._said(answer)
+                if (suited := self._without(body, answer.status, said)) is not None:
                     body = suited
                     continue
-                if tries == self._patience.retries or not may_pass(response.status, said):
-                    raise fault(response.status, said, where=self._where(path))
-                pause = max(pause, _retry_after(response))
+                if tries == self._patience.retries or not may_pass(answer.status, said):
+                    raise fault(answer.status, said, where=self._where(path))
+                pause = max(pause, _retry_after(answer))
             await asyncio.sleep(min(pause, _LONGEST_WAIT_S))
             tries += 1
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
-        return await self._sessions.of_this_loop().post(
-            self.base_url + path, data=orjson.dumps(body), headers=self._headers, allow_redirects=False
-        )
-
-    async def _said(self, response: aiohttp.ClientResponse) -> str:
+    async def _said(self, answer: Connection) -> str:
         try:
-            return message_of(await response.content.read(_ERROR_BYTES), self.key)
-        except (aiohttp.ClientError, TimeoutError):
+            return message_of(await _small(answer), self.key)
+        except OSError:
             return "(its message broke off)."
         finally:
-            response.close()
+            answer.release()
 
     def _suited(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The body as this endpoint takes it, as far as that is known."""
@@ -151,87 +156,39 @@ class Endpoint:
         return f"{self._where(path)} does not answer ({_reason(error)}). Is it running, and is base_url right?"
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """An answer whose first bytes are there."""
-
-    response: aiohttp.ClientResponse
-    first: bytes
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        """All bytes, as they come."""
-        part = self.first
-        while part:
-            yield part
-            part = await self.response.content.readany()
-
-
-async def _begun(response: aiohttp.ClientResponse) -> _Answer:
+async def _first_part(answer: Connection) -> bytes:
     try:
-        first = await response.content.readany()
+        first = await answer.part()
         if not first:
-            raise aiohttp.ClientPayloadError("closed before the first byte")
+            raise ConnectionError("closed before the first byte")
+        return first
     except BaseException:
-        response.close()
+        answer.close()
         raise
-    return _Answer(response, first)
 
 
-async def _events(answer: _Answer, where: str) -> AsyncIterator[dict[str, Any]]:
-    kind = answer.response.content_type
-    if kind == "text/event-stream":
-        unfinished: list[bytes] = []  # lines have any length: the ids of a long prompt come in one
-        async for part in answer.parts():
-            unfinished.append(part)
-            if b"\n" not in part:
-                continue
-            *lines, rest = b"".join(unfinished).split(b"\n")
-            unfinished = [rest]
-            for line in lines:
-                if not line.startswith(b"data:"):  # comments and names of events
-                    continue
-                data = line[5:].strip()
-                if data == _DONE:
-                    await _linger(answer.response)
-                    return
-                if data:
-                    yield _object(data, where)
-        last = b"".join(unfinished).removeprefix(b"data:").strip()
-        if last and last != _DONE:
-            yield _object(last, where)
-        return
-    whole = b"".join([part async for part in answer.parts()])
-    if kind != "application/json":
-        raise PolicyError(
-            f"{where} answered {kind}, which is no model's reply: {message_of(whole, '')} Is base_url right?"
-        )
-    yield _object(whole, where)
+async def _small(answer: Connection) -> bytes:
+    """The body, as much of it as an error says."""
+    body = b""
+    while len(body) < _ERROR_BYTES and (part := await answer.part()):
+        body += part
+    return body[:_ERROR_BYTES]
 
 
-async def _linger(response: aiohttp.ClientResponse) -> None:
-    if response.content.at_eof():
+async def _linger(answer: Connection) -> None:
+    if answer.at_end:
         return
     try:
         async with asyncio.timeout(_LINGER_S):
-            while await response.content.readany():
+            while await answer.part():
                 pass
-    except (TimeoutError, aiohttp.ClientError):
+    except OSError:
         pass  # the reply is complete; only this connection cannot be used again
 
 
-def _object(data: bytes, where: str) -> dict[str, Any]:
+def _retry_after(answer: Connection) -> float:
     try:
-        event = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise PolicyError(f"{where} sent something that is no JSON: {error}") from None
-    if not isinstance(event, dict):
-        raise PolicyError(f"{where} sent {type(event).__name__} where an object was expected.")
-    return event
-
-
-def _retry_after(response: aiohttp.ClientResponse) -> float:
-    try:
-        return float(response.headers.get("Retry-After", ""))
+        return float(answer.headers.get("retry-after", ""))
     except ValueError:
         return 0.0
 

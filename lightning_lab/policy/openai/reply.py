@@ -7,10 +7,8 @@ stand in front, and nothing of the reply trains (contract 2).
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,15 +16,13 @@ import numpy.typing as npt
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.openai.endpoint import Endpoint
+from lightning_lab.policy.openai.events import Choice, Event, ids_of, logprobs_of, text_of
 from lightning_lab.policy.openai.faults import error_words, fault
 from lightning_lab.records import Floats, Ids, Message
 
-_UNKNOWN_LOGPROB = -9999.0
-"""OpenAI's number for a token whose log-prob it does not know."""
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _NO_IDS: Ids = np.empty(0, np.int32)
-_NUMBERS = {float, int, type(None)}
-_TOKEN, _LOGPROB = itemgetter("token"), itemgetter("logprob")
+_SILENT = Choice()
 _MOST_TOKENS = 10_000_000
 """More than any context: a larger count is an error of the endpoint's, and would fill the memory with ids of -1."""
 _LENGTH = "length"
@@ -143,30 +139,29 @@ class EndpointReply:
         count = self._usage.get(name)
         return count if type(count) is int and 0 <= count <= _MOST_TOKENS else None
 
-    def _hear(self, event: Mapping[str, Any]) -> None:
-        if event.get("error"):
-            code = event["error"].get("code") if isinstance(event["error"], Mapping) else None
-            raise fault(code if isinstance(code, int) else 500, error_words(event["error"]), where="The endpoint")
-        usage = event.get("usage")
-        self._usage = usage if isinstance(usage, Mapping) else self._usage
-        choices = event.get("choices") or [{}]
-        choice = choices[0]
-        prompt = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
-        if prompt is not None and self._prompt is None:
-            self._prompt = _ids(prompt)
-        said = self._say(choice.get("delta") or choice.get("message") or {"content": choice.get("text")})
+    def _hear(self, event: Event) -> None:
+        if event.error:
+            code = event.error.get("code") if isinstance(event.error, Mapping) else None
+            raise fault(code if isinstance(code, int) else 500, error_words(event.error), where="The endpoint")
+        if isinstance(event.usage, Mapping):
+            self._usage = event.usage
+        choice = event.choices[0] if event.choices else _SILENT
+        if self._prompt is None:
+            told = ids_of(event.prompt_token_ids)
+            self._prompt = told if told is not None else ids_of(choice.prompt_token_ids)
+        said = self._say(choice.delta or choice.message or {"content": choice.text})
         self._count(choice, said)
-        self._finish_reason = choice.get("finish_reason") or self._finish_reason
-        stopped_by = choice.get("stop_reason")
-        self._stopped_by = stopped_by if isinstance(stopped_by, str) else self._stopped_by
+        self._finish_reason = choice.finish_reason or self._finish_reason
+        if isinstance(choice.stop_reason, str):
+            self._stopped_by = choice.stop_reason
 
     def _say(self, delta: Mapping[str, Any]) -> bool:
         """Add what was said; whether that was anything."""
         reasoning = next((name for name in _REASONING if delta.get(name)), "")
         if reasoning:
             self._endpoint.reasoning_field = reasoning
-            self._reasoning.append(_text(delta[reasoning]))
-        content = _text(delta.get("content") or "")
+            self._reasoning.append(text_of(delta[reasoning]))
+        content = text_of(delta.get("content") or "")
         self._content.append(content)
         calls = delta.get("tool_calls") or []
         for at, call in enumerate(calls):
@@ -178,62 +173,22 @@ class EndpointReply:
         call["name"] += function.get("name") or ""
         call["arguments"] += function.get("arguments") or ""
 
-    def _count(self, choice: Mapping[str, Any], said: bool) -> None:
-        ids, told = _ids(choice.get("token_ids") or []), _told(choice.get("logprobs") or {})
-        if told is None and not len(ids):
+    def _count(self, choice: Choice, said: bool) -> None:
+        told, ids = logprobs_of(choice.logprobs), ids_of(choice.token_ids)
+        found = ids if ids is not None else _NO_IDS
+        if told is None and not len(found):
             self._untold = self._untold or said
             return
         if told is None:
-            logprobs = np.full(len(ids), np.nan, np.float32)
+            logprobs = np.full(len(found), np.nan, np.float32)
         else:
-            texts, numbers = told
-            logprobs = _numbers(numbers)
+            texts, logprobs = told
             self._texts += texts
-        if len(logprobs) != len(ids) and self._shifted is None:
+        if len(logprobs) != len(found) and self._shifted is None:
             self._shifted = len(self._told_logprobs)
-        self._ids.append(ids)
+        self._ids.append(found)
         self._logprobs.append(logprobs)
-        self._untold = self._untold or (said and not len(ids))
-
-
-def _told(logprobs: Mapping[str, Any]) -> tuple[list[str], list[Any]] | None:
-    """Texts and log-probs in the shape of Chat Completions or of Completions; None where there are none."""
-    content = logprobs.get("content")
-    if content is not None:
-        try:
-            return _texts(list(map(_TOKEN, content))), list(map(_LOGPROB, content))
-        except KeyError:  # not every server tells both of every token
-            return _texts([one.get("token") for one in content]), [one.get("logprob") for one in content]
-    values = logprobs.get("token_logprobs")
-    return None if values is None else (_texts(logprobs.get("tokens") or [""] * len(values)), list(values))
-
-
-def _texts(said: list[Any]) -> list[str]:
-    return said if set(map(type, said)) <= {str} else [_text(one or "") for one in said]
-
-
-def _numbers(told: list[Any]) -> Floats:
-    """Log-probs, shape [n]; NaN for what is none."""
-    if not set(map(type, told)) <= _NUMBERS:
-        told = [one if type(one) in _NUMBERS else None for one in told]
-    numbers = np.array(told, np.float32)
-    numbers[numbers <= _UNKNOWN_LOGPROB] = np.nan
-    return numbers
-
-
-def _ids(told: Sequence[Any]) -> Ids:
-    """Shape [n]; an id that is null is missing. Raises `PolicyError` for what is no id."""
-    if not told:
-        return _NO_IDS
-    try:
-        ids = np.frombuffer(array("i", told), np.int32)  # refuses what is no int of 32 bits, in one pass
-    except (OverflowError, TypeError):
-        if None not in told:
-            raise PolicyError("The endpoint told token ids that are none.") from None
-        return _ids([-1 if one is None else one for one in told])
-    if (ids < -1).any():
-        raise PolicyError("The endpoint told token ids that are none.")
-    return ids
+        self._untold = self._untold or (said and not len(found))
 
 
 def _joined(parts: list[npt.NDArray[_Scalar]], kind: type[_Scalar]) -> npt.NDArray[_Scalar]:
@@ -241,9 +196,3 @@ def _joined(parts: list[npt.NDArray[_Scalar]], kind: type[_Scalar]) -> npt.NDArr
     if len(parts) != 1:
         parts[:] = [np.concatenate(parts) if parts else np.empty(0, kind)]
     return parts[0]
-
-
-def _text(said: Any) -> str:
-    if not isinstance(said, str):
-        raise PolicyError(f"The endpoint said {type(said).__name__} where a text was expected.")
-    return said

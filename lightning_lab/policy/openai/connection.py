@@ -1,0 +1,176 @@
+"""HTTP/1.1 to one server, over connections that are kept open: one request at a time on each.
+
+`httptools` reads what comes; a general client would spend more time on a call than the rest of the gateway does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+import httptools
+
+_MOST_WAITING = 1 << 16
+"""Bytes of an answer that wait to be read before the server is made to wait."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection, and the answer that comes over it. ``freed`` is called when it may be used again, and
+    when it never may.
+
+    Errors are `OSError`: `TimeoutError` where nothing came for ``silence_s``, else `ConnectionError`.
+    """
+
+    def __init__(self, silence_s: float, freed: Callable[[Connection], None]) -> None:
+        self.status = 0
+        """Of the answer; 0 before it has begun."""
+        self.headers: dict[str, str] = {}
+        """By lower-case name."""
+        self.idle_since = 0.0
+        self._silence_s = silence_s
+        self._freed = freed
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._parts: deque[bytes] = deque()
+        self._waiting = 0
+        self._begun = self._complete = self._lasts = True
+        self._error: OSError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._heard_at = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether another request may be sent."""
+        return self._complete and self._error is None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole answer was read."""
+        return self._complete and not self._parts
+
+    async def ask(self, request: bytes) -> None:
+        """Send a request, and wait until the head of its answer is there."""
+        assert self._transport is not None
+        self._begun = self._complete = False
+        self.status, self.headers = 0, {}
+        self._heard_at = self._loop.time()
+        self._alarm = self._loop.call_later(self._silence_s, self._check)
+        self._transport.write(request)
+        while not self._begun:
+            await self._wait()
+
+    async def part(self) -> bytes:
+        """The next piece of the body; empty at its end."""
+        while not self._parts:
+            if self._complete:
+                return b""
+            await self._wait()
+        part = self._parts.popleft()
+        self._waiting -= len(part)
+        if self._waiting < _MOST_WAITING <= self._waiting + len(part) and self._transport is not None:
+            self._transport.resume_reading()
+        return part
+
+    def release(self) -> None:
+        """Done with this answer: the connection serves the next request, unless something is still to come."""
+        if self.at_end and self._error is None and self._lasts:
+            self.idle_since = self._loop.time()
+            self._freed(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        self._fail(ConnectionError("hung up"))
+
+    # -- what the event loop calls -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ConnectionError(f"what came is no HTTP: {error}"))
+        if self._waiting >= _MOST_WAITING and self._transport is not None:
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        framed = {"content-length", "transfer-encoding"} & self.headers.keys()
+        if self._begun and self.status and not framed and error is None:
+            self._end()  # such an answer ends with its connection
+        reason = error if isinstance(error, OSError) else ConnectionError("closed by the server")
+        self._fail(reason)
+
+    # -- what the parser calls -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._fail(ConnectionError("the server answers unasked"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:  # more will come
+            self.headers = {}
+        elif not self._begun:
+            self.status, self._begun = status, True
+
+    def on_body(self, body: bytes) -> None:
+        if not self._complete:
+            self._parts.append(body)
+            self._waiting += len(body)
+
+    def on_message_complete(self) -> None:
+        if self._begun:
+            self._lasts = self._parser.should_keep_alive()
+            self._end()
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        """Until something has come. Raises what went wrong."""
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end(self) -> None:
+        self._complete = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _check(self) -> None:
+        """Whether nothing came for too long, while somebody waits for it."""
+        left = self._heard_at + self._silence_s - self._loop.time()
+        if left <= 0 and self._waiter is not None:
+            self._fail(TimeoutError(f"nothing came for {self._silence_s:g} s"))
+        else:
+            self._alarm = self._loop.call_later(max(left, 0.1), self._check)
+
+    def _fail(self, error: OSError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake()
+        self._freed(self)
