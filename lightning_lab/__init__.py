@@ -16,6 +16,7 @@ _EXPORTS = {
     "Grader": "lightning_lab.tasks",
     "Harness": "lightning_lab.harnesses",
     "Lab": "lightning_lab.notebook",
+    "Learner": "lightning_lab.notebook",
     "Policy": "lightning_lab.notebook",
     "SECRETS": "lightning_lab.store",
     "Sampling": "lightning_lab.records",

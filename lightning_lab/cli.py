@@ -1,4 +1,4 @@
-"""``lightning-lab quickstart | doctor | serve | harnesses | tokenizers``."""
+"""``lightning-lab quickstart | doctor | serve | harnesses | engines | tokenizers``."""
 
 from __future__ import annotations
 
@@ -54,6 +54,13 @@ def _parser() -> argparse.ArgumentParser:
     install = action.add_parser("install", help="install agents in the versions that the lab supports")
     install.add_argument("names", nargs="*", metavar="NAME", help="default: all of them")
     install.set_defaults(command=_install_harnesses)
+
+    engines = commands.add_parser("engines", help="programs that sample, each in an environment of its own")
+    engines.set_defaults(command=_list_engines)
+    engine_action = engines.add_subparsers(metavar="install")
+    install_engine = engine_action.add_parser("install", help="install an engine in the version that the lab supports")
+    install_engine.add_argument("names", nargs="+", metavar="NAME", help="vllm")
+    install_engine.set_defaults(command=_install_engines)
 
     tokenizers = commands.add_parser("tokenizers", help="fetch real tokenizers, without weights, into your cache")
     tokenizers.add_argument("names", nargs="*", metavar="NAME", help="default: all that are known")
@@ -154,6 +161,33 @@ def _install_harnesses(options: argparse.Namespace) -> int:
             else:
                 print(said, flush=True)
     return failed
+
+
+def _list_engines(options: argparse.Namespace) -> int:
+    from lightning_lab.policy.base import PolicyError
+    from lightning_lab.policy.engines.installing import ENGINES, engine_folder, located
+    from lightning_lab.policy.engines.versions import SUPPORTED
+
+    for name in ENGINES:
+        try:
+            found = located(name).version
+        except PolicyError:
+            found = "-"
+        print(f"{name:<8}supported {SUPPORTED[name]!s:<16}installed {found:<10}{engine_folder(name)}")
+    return 0
+
+
+def _install_engines(options: argparse.Namespace) -> int:
+    from lightning_lab.policy.base import PolicyError
+    from lightning_lab.policy.engines.installing import install
+
+    for name in options.names:
+        try:
+            environment = install(name)
+        except PolicyError as error:
+            return _fail(str(error))
+        print(f"{name} {environment.version} ({'CPU' if environment.cpu else 'CUDA'}): {environment.python}")
+    return 0
 
 
 def _tokenizers(options: argparse.Namespace) -> int:

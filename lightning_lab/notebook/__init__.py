@@ -12,7 +12,7 @@ from lightning_lab.notebook.errors import (
     RunFailedError,
 )
 from lightning_lab.notebook.lab import Lab, LabStatus
-from lightning_lab.notebook.policies import Policy, PolicySpec
+from lightning_lab.notebook.policies import Learner, LearnerSpec, Policy, PolicySpec
 from lightning_lab.notebook.rollout import RolloutView
 from lightning_lab.notebook.run import RunHandle, StoredRun, load
 from lightning_lab.notebook.selection import Selection
@@ -28,6 +28,8 @@ __all__ = [
     "LabClosedError",
     "LabError",
     "LabStatus",
+    "Learner",
+    "LearnerSpec",
     "MissingExtraError",
     "Policy",
     "PolicySpec",

@@ -31,7 +31,7 @@ from lightning_lab.notebook.selection import Selection
 from lightning_lab.notebook.singles import SingleRollouts
 from lightning_lab.notebook.views import MimeBundle, View, run_bundle
 from lightning_lab.notebook.waiting import wait_for
-from lightning_lab.policy.base import Policy
+from lightning_lab.policy.base import ChatPolicy, Policy
 from lightning_lab.records import Run, Sampling
 from lightning_lab.samples import Decode
 from lightning_lab.store import SECRETS, Redaction, RunFolder, Store
@@ -126,7 +126,7 @@ class Lab(metaclass=OneOpenLab):
             concurrency=concurrency,
             settings={"sampling": sampling, "concurrency": concurrency},
             outside=gateway == "process",
-            build=policy.build if isinstance(policy, PolicySpec) and not built.can_learn else None,
+            build=policy.build if isinstance(policy, PolicySpec) and isinstance(built, ChatPolicy) else None,
             resume=resume,
             host=host,
             port=port,

@@ -13,6 +13,33 @@ from lightning_lab.policy import base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSpec:
+    """Who learns for a policy whose engine is another program. Compared by value."""
+
+    kind: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def build(self, model: str) -> base.DetachedLearner:
+        """Make the learner of ``model``, not yet started. Raises `MissingExtraError` or `base.PolicyError`."""
+        require_extra("train", ("torch", "transformers", "safetensors"), f"Learner.{self.kind}")
+        from lightning_lab.policy.torch.detached import DetachedTorchLearner
+
+        return DetachedTorchLearner(model, **dict(self.options))
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"kind": self.kind, "options": dict(self.options)}
+
+
+class Learner:
+    """The learners that a policy with another program's engine can have: ``ll.Learner.torch()``."""
+
+    @staticmethod
+    def torch(**options: Any) -> LearnerSpec:
+        """In this process. ``options`` go to `lightning_lab.policy.torch.detached.DetachedTorchLearner`."""
+        return LearnerSpec(kind="torch", options=tuple(sorted(options.items())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
     """Which policy a lab starts. Compared by value, so that a re-run cell finds its open lab."""
 
@@ -21,6 +48,7 @@ class PolicySpec:
     seed: int = 0
     chat_template: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    learner: LearnerSpec | None = None
     api_key: str | None = field(default=None, repr=False)
     """Never shown and never stored."""
 
@@ -30,6 +58,8 @@ class PolicySpec:
             from lightning_lab.policy.openai import OpenAIPolicy
 
             return OpenAIPolicy(model=self.model, api_key=self.api_key, **dict(self.options))
+        if self.kind == "vllm":
+            return self._build_vllm()
         require_extra("train", ("torch", "transformers", "safetensors"), f"Policy.{self.kind}")
         from lightning_lab.policy.torch import TorchPolicy
 
@@ -37,7 +67,21 @@ class PolicySpec:
 
     def describe(self) -> Mapping[str, Any]:
         """JSON-ready settings for the manifest."""
-        return {"kind": self.kind, "model": self.model, "seed": self.seed, "options": dict(self.options)}
+        described = {"kind": self.kind, "model": self.model, "seed": self.seed, "options": dict(self.options)}
+        return described if self.learner is None else {**described, "learner": self.learner.describe()}
+
+    def _build_vllm(self) -> base.Policy:
+        require_extra("train", ("jinja2", "tokenizers"), "Policy.vllm")
+        from lightning_lab.policy.vllm import VllmPolicy
+
+        return VllmPolicy(
+            self.model,
+            learner=None if self.learner is None else self.learner.build(self.model),
+            seed=self.seed,
+            chat_template=self.chat_template,
+            api_key=self.api_key or "",
+            **dict(self.options),
+        )
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.model}"
@@ -60,6 +104,34 @@ class Policy:
             seed=seed,
             chat_template=chat_template,
             options=tuple(sorted(options.items())),
+        )
+
+    @staticmethod
+    def vllm(
+        model: str | Path,
+        *,
+        learner: LearnerSpec | None = Learner.torch(),  # noqa: B008 - a description, never changed
+        url: str | Sequence[str] = (),
+        api_key: str | None = None,
+        seed: int = 0,
+        chat_template: str | None = None,
+        **options: Any,
+    ) -> PolicySpec:
+        """vLLM servers answer, and ``learner`` learns beside them; with ``learner=None`` nobody does.
+
+        The servers start with the lab, in the environment that ``lightning-lab engines install vllm`` makes; or ``url``
+        names some that run already. ``model`` is as for `torch`. ``options`` go to
+        `lightning_lab.policy.vllm.VllmPolicy` (``replicas``, ``tool_parser``, ``context_length``, ``dtype``).
+        """
+        where = (url,) if isinstance(url, str) else tuple(url)
+        return PolicySpec(
+            kind="vllm",
+            model=str(model),
+            seed=seed,
+            chat_template=chat_template,
+            options=tuple(sorted({**options, **({"url": where} if where else {})}.items())),
+            learner=learner,
+            api_key=api_key,
         )
 
     @staticmethod

@@ -117,14 +117,19 @@ def _retried(marks: Marks) -> Iterable[Problem]:
 
 
 def _mismatch(steps: Sequence[Step]) -> Iterable[Problem]:
-    worst = max(steps, key=lambda step: step.metrics.get("logprob_diff_max", 0.0), default=None)
-    value = worst.metrics.get("logprob_diff_max", 0.0) if worst else 0.0
+    worst = max(steps, key=_logprob_gap, default=None)
+    value = _logprob_gap(worst) if worst else 0.0
     if worst and value > MISMATCH:
-        count = sum(step.metrics.get("logprob_diff_max", 0.0) > MISMATCH for step in steps)
+        count = sum(_logprob_gap(step) > MISMATCH for step in steps)
         detail = f"Sampler and learner differ by up to {value:.3g} nats per token (worst: step {worst.index})."
         yield Problem(
             kind="mismatch", severity=3, title="Log-prob mismatch", detail=detail, count=count, step=worst.index
         )
+
+
+def _logprob_gap(step: Step) -> float:
+    """On what was learned from, and where servers were asked after the publish on what they said then."""
+    return max(step.metrics.get(name, 0.0) for name in ("logprob_diff_max", "parity_logprob_max"))
 
 
 def _outcomes(rows: Sequence[RolloutRow]) -> Iterable[Problem]:

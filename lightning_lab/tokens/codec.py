@@ -93,6 +93,20 @@ class ChatCodec:
             "chat_template": hashlib.sha256(self._template.encode()).hexdigest(),
         }
 
+    def server_template(self) -> str:
+        """One template for a server that renders by itself: the model's own, or where that knows no tools the shipped.
+
+        Raises `TemplateError` where neither can express tools.
+        """
+        if templates.knows_tools(self._template):
+            return self._template
+        if self._tool_template is None:
+            self._tool_template = self._shipped_tool_template()
+        turn = self._variables.get("turn")
+        return (
+            self._tool_template if turn is None else f"{{%- set turn = {json.dumps(turn)} -%}}\n{self._tool_template}"
+        )
+
     def save(self, directory: Path) -> None:
         """Copy tokenizer, template and generation settings, so that ``directory`` is a model directory too."""
         for name in _FILES:

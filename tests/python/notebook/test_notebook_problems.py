@@ -43,7 +43,7 @@ def test_what_puts_the_numbers_in_doubt_comes_first() -> None:
     rows = [*HEALTHY, row(40, outcome="grader_error", state="failed", reward=None)]
     marks = Marks(tampered=["r-3", "r-3"])
     marks.breaks["tool_args"] += ["r-1", "r-1", "r-2"]
-    steps = [step(0, logprob_diff_max=0.2), step(1, "no_signal")]
+    steps = [step(0, logprob_diff_max=1e-5, parity_logprob_max=0.2), step(1, "no_signal")]
     found = find_problems(rows, steps, marks)
     assert [p["kind"] for p in found] == ["tamper", "mismatch", "infrastructure", "break", "skipped"]
     tamper, mismatch, lost, broken, skipped = found

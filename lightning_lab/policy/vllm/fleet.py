@@ -1,0 +1,214 @@
+"""The servers of one policy together: begun, frozen, given other weights, or none of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning_lab.policy.base import Chunk, PolicyError
+from lightning_lab.policy.engines.versions import check_version
+from lightning_lab.policy.vllm.connection import Connection, Loop
+from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
+from lightning_lab.policy.vllm.replicas import Replica, Replicas
+from lightning_lab.policy.vllm.server import Server
+from lightning_lab.policy.vllm.settings import MODEL_NAME, Settings
+from lightning_lab.policy.vllm.weights import Weights
+from lightning_lab.policy.vllm.wire import chunk_of, generate_body
+from lightning_lab.records import Ids, Sampling
+
+_FINISHED = ("stop", "length")
+_WARM_UP = Sampling(temperature=1.0, max_tokens=1)
+
+
+class Fleet:
+    """``weights``: what they serve, under the number ``version``."""
+
+    def __init__(self, weights: Weights, *, stop_ids: frozenset[int], warm_up: Ids) -> None:
+        """``warm_up``: a prompt for the first reply of a server, which takes longer than others."""
+        self.version = 0
+        self._weights, self._stop_ids, self._warm_up = weights, stop_ids, warm_up
+        self._loop = Loop()
+        self._replicas = Replicas(self._loop, self._begin, self._prepare)
+        self._settings: Settings | None = None
+        self._frozen = self._asleep = False
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        return self._replicas.all
+
+    def start(self, count: int, directory: Path, python: Path, settings: Settings) -> None:
+        """So many servers on sockets in ``directory``, this user's alone. Raises `EngineStartError` and its kinds."""
+        self._settings = settings
+        self._replicas.start([self._local(f"vllm-{number}", directory, python) for number in range(count)])
+
+    def attach(self, urls: Sequence[str], key: str) -> None:
+        """Servers that run already. Raises `PolicyError` if one does not answer, or in another version."""
+        self._replicas.start([Replica(Connection(url, name=f"The vLLM server {url}", key=key)) for url in urls])
+
+    def close(self) -> None:
+        """End what was started here. Idempotent."""
+        self._replicas.close()
+        self._loop.close()
+
+    async def reply(self, rollout_id: str, prompt: Ids, sampling: Sampling, *, limit: int) -> Chunk:
+        """From any event loop. Raises `EngineDiedError`, `PromptError`, `PolicyError`."""
+        return await self._loop.elsewhere(self._sample(self._replicas.of(rollout_id), prompt, sampling, limit))
+
+    def replies(self, prompts: Sequence[Ids], sampling: Sampling, *, limit: int) -> list[Chunk]:
+        """Each prompt's, spread over the servers."""
+        left = [replica for replica in self.replicas if replica.failure is None]
+        work = [self._sample(left[at % len(left)], one, sampling, limit) for at, one in enumerate(prompts)]
+        return [reply.result() for reply in [self._loop.submit(one) for one in work]]
+
+    def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The server that has the least to do."""
+        replica = min(self.replicas, key=lambda one: (not one.ready, one.open_calls))
+        return self._loop.wait(replica.connection.post(path, body))
+
+    def freeze(self) -> None:
+        """Sample nothing more; calls stay open in the servers. Idempotent."""
+        self._frozen = True  # first: a server that is started again meanwhile stands still too
+        try:
+            self._tell_all("/pause?mode=keep")
+        except PolicyError:
+            self._frozen = False
+            raise
+
+    def thaw(self) -> None:
+        """Go on; who sleeps wakes. Idempotent."""
+        if not (self._frozen or self._asleep):
+            return
+        self._wake()
+        self._tell_all("/resume")
+        self._frozen = False
+
+    def sleep(self) -> None:
+        """Give the memory of weights and caches back until `thaw` or `switch`; calls stay open. On a CPU it stays."""
+        self._frozen = self._asleep = True
+        self._tell_all("/sleep?level=1&mode=keep")
+
+    def switch(self, directory: Path, version: int) -> None:
+        """All servers to other weights, or none; sampling goes on afterwards in any case. Raises `PublishError`."""
+        earlier = self._weights.current
+        self.freeze()
+        try:
+            self._wake()
+            try:
+                self._replicas.each(partial(self._switch, directory=directory, version=version))
+            except PolicyError as error:
+                self._replicas.each(partial(self._restore, directory=earlier))
+                self._weights.discard(directory)
+                raise PublishError(
+                    f"Version {version} was not published, {self.version} samples on: {error}"
+                ) from error
+            self._weights.adopt(directory)
+            self.version = version
+        finally:
+            self.thaw()
+
+    def _switch(self, replica: Replica, *, directory: Path, version: int) -> None:
+        """Of one server: weights, the name of their version, and nothing cached of others."""
+        post = replica.connection.post
+
+        async def switch() -> None:
+            await replica.wait_ready()
+            method = "reload_weights" if replica.server is None else "load_published"  # ours, in `engine_side`
+            reload = {"method": method, "kwargs": {"weights_path": str(directory)}}
+            await post("/collective_rpc", reload, timeout_s=None)
+            await post("/update_weight_version", {"new_version": str(version)})
+            await post("/reset_prefix_cache?reset_running_requests=true")
+
+        self._loop.wait(switch())
+
+    def _restore(self, replica: Replica, *, directory: Path) -> None:
+        """Weights that were half exchanged are put back; a server that cannot is started anew with them."""
+        try:
+            self._switch(replica, directory=directory, version=self.version)
+        except PolicyError as error:
+            if replica.server is None:
+                replica.failure = error
+                return
+            replica.server.stop()
+            self._begin(replica)
+            self._prepare(replica)
+
+    async def _sample(self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int) -> Chunk:
+        await replica.wait_ready()
+        version = self.version
+        body = generate_body(
+            prompt, sampling, model=MODEL_NAME, limit=limit, stop_ids=self._stop_ids, salt=f"version {version}"
+        )
+        with replica.call() as connection:
+            answer = await connection.post("/inference/v1/generate", body, timeout_s=None)
+        chunk = chunk_of(answer, version=version, greedy=sampling.temperature == 0)
+        if chunk.finish_reason not in _FINISHED:
+            raise PolicyError(f"{replica.name} broke a reply off (finish reason {chunk.finish_reason!r}).")
+        return chunk
+
+    def _tell_all(self, path: str) -> None:
+        def tell(replica: Replica) -> None:
+            try:
+                if replica.ready:
+                    self._loop.wait(replica.connection.post(path))
+            except EngineDiedError:
+                if replica.server is None:
+                    raise  # else it is started again, and finds things as they are then
+
+        self._replicas.each(tell)
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._tell_all("/wake_up")
+            self._asleep = False
+            self._tell_all("/pause?mode=keep")  # waking resumes
+
+    def _local(self, name: str, directory: Path, python: Path) -> Replica:
+        assert self._settings is not None
+        connection = Connection(f"unix://{directory / name}.sock", name=name)
+        server = Server(
+            name,
+            directory,
+            python=python,
+            environment=self._settings.environment(),
+            healthy=self._answers(connection),
+            on_end=lambda status: self._replicas.died(replica, status),
+        )
+        replica = Replica(connection, server)
+        return replica
+
+    def _begin(self, replica: Replica) -> None:
+        assert replica.server is not None and self._settings is not None
+        replica.server.start(self._settings.arguments(self._weights.current))
+
+    def _prepare(self, replica: Replica) -> None:
+        """Fit to answer: a version that the lab knows, weights named by theirs, and the first reply behind it."""
+        told = self._loop.wait(replica.connection.get("/version"))
+        check_version("vllm", str(told.get("version")), where=replica.name)
+
+        async def prepare() -> None:
+            if replica.server is not None:  # others' servers tell which weights they have
+                await replica.connection.post("/update_weight_version", {"new_version": str(self.version)})
+            replica.ready = True
+            await self._sample(replica, self._warm_up, _WARM_UP, 1)
+            if self._frozen:
+                await replica.connection.post("/pause?mode=keep")
+
+        self._loop.wait(prepare())
+
+    def _answers(self, connection: Connection) -> Callable[[], bool]:
+        def answers() -> bool:
+            try:
+                self._loop.wait(connection.get("/health", timeout_s=5.0))
+            except PolicyError:
+                return False
+            return True
+
+        return answers
+
+
+def private_directory() -> Path:
+    """For sockets, logs and published weights; this user's alone. ``TMPDIR`` says where."""
+    return Path(tempfile.mkdtemp(prefix="lightning-lab-vllm-"))

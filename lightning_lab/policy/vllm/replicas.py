@@ -1,0 +1,139 @@
+"""The servers that answer: who is asked, who is well, and starting again one that died."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.vllm.connection import Connection, Loop
+from lightning_lab.policy.vllm.errors import EngineDiedError
+from lightning_lab.policy.vllm.server import START_S, Server
+
+_log = logging.getLogger(__name__)
+
+RESTARTS = 3
+"""Of one server within `_RESTARTS_S`; then it stays down and says why."""
+_RESTARTS_S = 600.0
+_REMEMBERED = 100_000
+"""Rollouts whose server is known."""
+_LOOK_S = 0.05
+
+
+class Replica:
+    """One server, and how much it has to do."""
+
+    def __init__(self, connection: Connection, server: Server | None = None) -> None:
+        """Without a ``server`` it was started by somebody else, who also keeps it well."""
+        self.connection, self.server = connection, server
+        self.name = connection.name
+        self.open_calls = 0
+        self.ready = False
+        self.failure: PolicyError | None = None
+        """Why it will not come back."""
+        self.restarts: list[float] = []
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[Connection]:
+        """Counted while it lasts."""
+        self.open_calls += 1
+        try:
+            yield self.connection
+        finally:
+            self.open_calls -= 1
+
+    async def wait_ready(self) -> None:
+        """Until it answers: a server that is started again is worth the wait. Raises `PolicyError`."""
+        end = time.monotonic() + START_S
+        while not self.ready:
+            if self.failure is not None:
+                raise self.failure
+            if time.monotonic() > end:
+                raise EngineDiedError(f"{self.name} does not answer.")
+            await asyncio.sleep(_LOOK_S)
+
+
+class Replicas:
+    """All servers of a policy. ``begin(replica)`` starts one that has a process, ``prepare`` makes it fit to answer."""
+
+    def __init__(self, loop: Loop, begin: Callable[[Replica], None], prepare: Callable[[Replica], None]) -> None:
+        self.all: Sequence[Replica] = ()
+        self._loop, self._begin, self._prepare = loop, begin, prepare
+        self._places: OrderedDict[str, Replica] = OrderedDict()
+        self._closing = False
+
+    def start(self, replicas: Sequence[Replica]) -> None:
+        """All of them, at one time. Raises `PolicyError`."""
+        self.all = tuple(replicas)
+        self.each(self._bring_up)
+
+    def close(self) -> None:
+        """End those that were started here. Idempotent."""
+        self._closing = True
+        for replica in self.all:
+            replica.ready = False
+            if replica.server is not None:
+                replica.server.stop()
+            with contextlib.suppress(PolicyError):
+                self._loop.wait(replica.connection.close())
+
+    def of(self, rollout_id: str) -> Replica:
+        """The rollout's server: the one that holds its prefix, or the one with the least to do.
+
+        Raises the reason when none is left.
+        """
+        known = self._places.get(rollout_id)
+        if known is None or known.failure is not None:
+            left = [replica for replica in self.all if replica.failure is None]
+            if not left:
+                raise self.all[0].failure or EngineDiedError("No vLLM server is left.")
+            known = min(left, key=lambda replica: (not replica.ready, replica.open_calls))
+        self._places[rollout_id] = known
+        self._places.move_to_end(rollout_id)
+        if len(self._places) > _REMEMBERED:
+            self._places.popitem(last=False)
+        return known
+
+    def each(self, work: Callable[[Replica], None]) -> None:
+        """For all that are not given up, at one time; raises the first error when all are done."""
+        left = [replica for replica in self.all if replica.failure is None]
+        with ThreadPoolExecutor(len(self.all)) as threads:
+            errors = [done.exception() for done in [threads.submit(work, replica) for replica in left]]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def died(self, replica: Replica, status: int) -> None:
+        """Start it again, unless it dies all the time. Called in the thread that watched it."""
+        now = time.monotonic()
+        replica.ready = False
+        replica.restarts = [at for at in replica.restarts if now - at < _RESTARTS_S]
+        words = f"{replica.name} ended with {status}" + (" (killed)" if status == -9 else "")
+        if self._closing:
+            return
+        if len(replica.restarts) >= RESTARTS:
+            replica.failure = EngineDiedError(
+                f"{words}, for the {RESTARTS + 1}th time in ten minutes. Its log: {_log_of(replica)}"
+            )
+            return
+        replica.restarts.append(now)
+        _log.warning("%s; it is started again", words)
+        try:
+            self._bring_up(replica)
+        except PolicyError as error:
+            replica.failure = error
+
+    def _bring_up(self, replica: Replica) -> None:
+        if replica.server is not None:
+            self._begin(replica)
+        self._prepare(replica)
+        replica.ready = True
+
+
+def _log_of(replica: Replica) -> str:
+    return str(replica.server.log) if replica.server else "is its own"

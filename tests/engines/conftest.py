@@ -1,0 +1,41 @@
+"""One vLLM server for all tests of a session: SmolLM2-135M in float32, with the embedded learner beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engines_server import CONTEXT, MODEL, socket_of
+
+import lightning_lab as ll
+from lightning_lab.notebook import Lab
+from lightning_lab.policy.torch.detached import DetachedTorchLearner
+from lightning_lab.policy.vllm import VllmPolicy
+
+
+@pytest.fixture(scope="session")
+def learner() -> DetachedTorchLearner:
+    return DetachedTorchLearner(MODEL)
+
+
+@pytest.fixture(scope="session")
+def policy(learner: DetachedTorchLearner) -> Iterator[VllmPolicy]:
+    """The server parses by vLLM's own tool parser, so it also renders."""
+    made = VllmPolicy(MODEL, learner=learner, context_length=CONTEXT, tool_parser="hermes")
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def lab(policy: VllmPolicy, tmp_path: Path) -> Iterator[Lab]:
+    """A lab's gateway in front of the session's server; the server outlives the lab."""
+    attached = VllmPolicy(MODEL, url=socket_of(policy), context_length=CONTEXT, tool_parser="hermes")
+    made = ll.Lab(policy=attached, runs=tmp_path / "runs", sampling=ll.Sampling(temperature=1.0, max_tokens=48, seed=7))
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,148 @@
+"""Publishing to a running server: two versions in one reply, agreement with the learner, a publish that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines_server import CONTEXT, MODEL, socket_of
+from safetensors.numpy import load_file, save_file
+
+from lightning_lab.gateway import Gateway
+from lightning_lab.policy.base import Chunk, LossRow
+from lightning_lab.policy.torch.detached import DetachedTorchLearner
+from lightning_lab.policy.vllm import VllmPolicy
+from lightning_lab.policy.vllm.errors import PublishError
+from lightning_lab.records import Message, Sample, Sampling, Segment
+from lightning_lab.store import Store
+
+STORY = Message(role="user", content="Tell a long story about a lighthouse, its keeper and the sea.")
+
+
+async def said(policy: VllmPolicy, max_tokens: int, *, temperature: float = 1.0, seed: int | None = None) -> Chunk:
+    prompt = policy.render([STORY], []).ids
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    (chunk,) = [chunk async for chunk in policy.generate(prompt, sampling, rollout_id="r")]
+    return chunk
+
+
+async def row_of(policy: VllmPolicy) -> LossRow:
+    prompt, chunk = policy.render([STORY], []).ids, await said(policy, 24, seed=1)
+    start, stop = len(prompt), len(prompt) + len(chunk.ids)
+    sample = Sample(
+        rollout_id="r",
+        ids=np.concatenate([prompt, chunk.ids]),
+        mask=np.arange(stop) >= start,
+        logprobs=np.concatenate([np.zeros(start, np.float32), chunk.logprobs]),
+        versions=np.concatenate([np.full(start, -1, np.int32), chunk.versions]),
+        segments=(Segment(call_id="c", start=start, stop=stop),),
+    )
+    return LossRow(sample=sample, advantage=1.0, token_weight=1 / len(chunk.ids))
+
+
+async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
+    policy: VllmPolicy, tmp_path: Path
+) -> None:
+    """The gateway pauses in the middle of a reply, the learner takes a step and publishes, the reply goes on."""
+    row = await row_of(policy)
+    version = policy.version
+    store = Store(tmp_path / "store.sqlite")
+    gateway = Gateway(policy, store, sampling=Sampling(max_tokens=160))
+    gateway.start()
+    access = gateway.open_rollout("r")
+    try:
+        import openai
+
+        client = openai.AsyncOpenAI(base_url=f"{access.url}/v1", api_key=access.key, max_retries=0)
+        asked = [{"role": "user", "content": STORY.content}]
+        calls = [
+            asyncio.create_task(client.chat.completions.create(model="any", messages=asked, stream=stream))
+            for stream in (False, True)
+        ]
+        while policy.replicas[0].open_calls < 2:  # noqa: ASYNC110 - another thread, no event to wait for
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1.0)
+        report = await asyncio.to_thread(gateway.pause, mode="interrupt")
+        assert (report.in_flight, report.interrupted, report.aborted) == (2, 2, 0)
+        result = await asyncio.to_thread(policy.update, [[row]], loss="policy_gradient", options={}, learning_rate=1e-5)
+        told = await asyncio.to_thread(policy.publish, version + 1)
+        gateway.resume()
+        await calls[0]
+        async for _ in await calls[1]:
+            pass
+    finally:
+        gateway.close()
+        store.flush()
+        recorded = store.calls("r")
+        store.close()
+    assert result.metrics["skipped"] == 0.0 and policy.version == version + 1
+    assert len(recorded) == 2
+    for call in recorded:
+        assert set(call.versions.tolist()) == {version, version + 1}
+        assert (np.diff(call.versions) >= 0).all() and np.isfinite(call.logprobs).all()
+    assert told["parity_logprob_max"] < 1e-3 and told["parity_logprob_mean"] <= told["parity_logprob_max"]
+    assert told["publish_s"] >= told["pause_s"] > 0
+
+
+async def test_the_server_has_the_learners_weights_after_a_publish(
+    policy: VllmPolicy, learner: DetachedTorchLearner
+) -> None:
+    before = await said(policy, 8, temperature=0.0)
+    row = await row_of(policy)
+    policy.update([[row]], loss="policy_gradient", options={}, learning_rate=1e-4)
+    policy.publish(policy.version + 1)
+    after = await row_of(policy)
+    assert (after.sample.versions[after.sample.mask] == policy.version).all()
+    (found,) = learner.logprobs([after.sample], temperature=1.0)
+    assert np.abs(found - after.sample.logprobs)[after.sample.mask].max() < 1e-3
+    assert before.logprobs.tolist() == [0.0] * len(before.ids)  # one token is left at temperature 0
+
+
+class Halfway:
+    """A learner whose weights no server takes: the file is cut off in its data."""
+
+    def __init__(self, learner: DetachedTorchLearner) -> None:
+        self._learner = learner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._learner, name)
+
+    def export(self, directory: Path) -> None:
+        self._learner.export(directory)
+        file = directory / "model.safetensors"
+        with file.open("r+b") as stream:
+            stream.truncate(file.stat().st_size // 2)
+
+
+class Other(Halfway):
+    """A learner of another model: one tensor is missing."""
+
+    def export(self, directory: Path) -> None:
+        self._learner.export(directory)
+        file = directory / "model.safetensors"
+        tensors = load_file(file)
+        tensors.pop("model.norm.weight")
+        save_file(tensors, file)
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [(Halfway, "half|truncated|incomplete|HeaderTooLarge|Metadata|file"), (Other, "model.norm.weight")],
+)
+async def test_a_publish_that_fails_leaves_the_version_before(
+    policy: VllmPolicy, learner: DetachedTorchLearner, broken: type[Halfway], words: str
+) -> None:
+    version = policy.version
+    before = await said(policy, 12, seed=5)
+    other = VllmPolicy(MODEL, learner=broken(learner), url=socket_of(policy), context_length=CONTEXT)
+    try:
+        other.start()
+        with pytest.raises(PublishError, match=f"(?s)Version {version + 7} was not published.*(?:{words})"):
+            other.publish(version + 7)
+    finally:
+        other.close()
+    policy.publish(version + 1)
+    after = await said(policy, 12, seed=5)
+    assert after.ids.tolist() == before.ids.tolist()

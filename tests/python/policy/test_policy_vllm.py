@@ -1,0 +1,281 @@
+"""`VllmPolicy` against recorded answers of a real server: what is asked, what is made of it, what errors mean."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from policy_vllm_recorded import GENERATED, OVERFLOW, PARSED, Recorded
+
+from lightning_lab.policy.base import (
+    Chunk,
+    ContextOverflowError,
+    EnginePolicy,
+    LossRow,
+    PolicyError,
+    PromptError,
+    UpdateResult,
+)
+from lightning_lab.policy.catalog import resolve_model
+from lightning_lab.policy.engines.versions import EngineVersionError
+from lightning_lab.policy.vllm import VllmPolicy
+from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
+from lightning_lab.records import Floats, Message, Sample, Sampling, Segment
+
+TOOL = {"type": "function", "function": {"name": "calc", "parameters": {"type": "object"}}}
+Make = Callable[..., tuple[VllmPolicy, Recorded]]
+
+
+class Writer:
+    """A learner that writes the shipped model's weights, or what a test wants instead."""
+
+    def __init__(self) -> None:
+        self.exported = 0
+        self.leave_out = False
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+
+    def update(self, micro_batches: Any, *, loss: str, options: Any, learning_rate: float) -> UpdateResult:
+        return UpdateResult(metrics={"loss": 1.0})
+
+    def export(self, directory: Path) -> None:
+        self.exported += 1
+        if not self.leave_out:
+            for file in resolve_model("quickstart").glob("*.safetensors"):
+                shutil.copy(file, directory)
+
+    def logprobs(self, samples: Sequence[Sample], *, temperature: float) -> Sequence[Floats]:
+        return [np.where(sample.mask, sample.logprobs + np.float32(0.5), np.nan) for sample in samples]
+
+    def save(self, directory: Path) -> None: ...
+    def load(self, directory: Path) -> None: ...
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Any] = []
+
+    def build(answers: dict[str, Any] | None = None, *, version: str = "0.32.0", **options: Any) -> Any:
+        server = Recorded(tmp_path, answers or {}, version=version)
+        policy = VllmPolicy("quickstart", url=server.url, **options)
+        made[:0] = [policy, server]
+        return policy, server
+
+    yield build
+    for one in made:
+        one.close()
+
+
+async def replied(policy: VllmPolicy, prompt: Sequence[int] = (1, 2, 3), **sampling: Any) -> Chunk:
+    ids = np.asarray(prompt, np.int32)
+    (chunk,) = [one async for one in policy.generate(ids, Sampling(**sampling), rollout_id="r")]
+    return chunk
+
+
+async def test_a_reply_is_exact_and_tells_the_version_of_each_token(make: Make) -> None:
+    policy, server = make()
+    chunk = await replied(policy, max_tokens=3, top_k=5, stop=("END",), seed=9)
+    assert chunk.ids.tolist() == [16705, 314, 253] and chunk.finish_reason == "length"
+    assert chunk.logprobs.tolist() == pytest.approx([-2.177591, -1.622853, -0.786613], abs=1e-5)
+    assert chunk.versions.tolist() == [3, 3, 4]
+    _, body = server.asked[-1]
+    assert body["token_ids"] == [1, 2, 3] and body["cache_salt"] == "version 0" and not body["stream"]
+    wanted = {"temperature": 1.0, "top_p": 1.0, "top_k": 5, "max_tokens": 3, "stop": ["END"], "logprobs": 0, "seed": 9}
+    assert wanted.items() <= body["sampling_params"].items() and body["sampling_params"]["stop_token_ids"]
+    assert isinstance(policy, EnginePolicy)
+
+
+async def test_at_temperature_0_a_token_is_certain(make: Make) -> None:
+    policy, _ = make()
+    assert (await replied(policy, temperature=0.0)).logprobs.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "logprobs"),
+    [
+        ({"logprobs": None}, []),
+        ({"token_ids": [16705, 314]}, []),
+        ({"token_ids": [16705, 999, 253]}, []),
+    ],
+)
+async def test_logprobs_that_nobody_can_place_are_not_kept(make: Make, change: Any, logprobs: list[float]) -> None:
+    answer = {**GENERATED, "choices": [{**GENERATED["choices"][0], **change}]}
+    policy, _ = make({"/inference/v1/generate": answer})
+    assert (await replied(policy)).logprobs.tolist() == logprobs
+
+
+async def test_a_logprob_that_is_no_number_is_nan(make: Make) -> None:
+    content = [dict(token) for token in GENERATED["choices"][0]["logprobs"]["content"]]
+    content[1]["logprob"] = -9999.0
+    answer = {**GENERATED, "choices": [{**GENERATED["choices"][0], "logprobs": {"content": content}}]}
+    policy, _ = make({"/inference/v1/generate": answer})
+    assert np.isnan((await replied(policy)).logprobs).tolist() == [False, True, False]
+
+
+async def test_errors_have_names(make: Make) -> None:
+    policy, server = make()
+    policy.start()
+    with pytest.raises(PromptError, match="empty"):
+        await replied(policy, ())
+    with pytest.raises(ContextOverflowError, match="Shorten the conversation"):
+        await replied(policy, [1] * (policy.context_length + 1))
+    server.answers["/inference/v1/generate"] = (400, OVERFLOW)
+    with pytest.raises(ContextOverflowError, match="maximum model length of 4096"):
+        await replied(policy)
+    server.answers["/inference/v1/generate"] = (400, {"error": {"message": "Token id 99999999 is out of vocabulary"}})
+    with pytest.raises(PromptError, match="out of vocabulary"):
+        await replied(policy)
+    server.answers["/inference/v1/generate"] = (404, {"detail": "Not Found"})
+    with pytest.raises(PolicyError, match="--enable-scale-out"):
+        await replied(policy)
+    server.answers["/inference/v1/generate"] = (200, ConnectionResetError)
+    with pytest.raises(EngineDiedError, match="broke off"):
+        await replied(policy)
+    for strange in ({}, {"choices": []}, {"choices": [{"token_ids": "x"}]}):
+        server.answers["/inference/v1/generate"] = strange
+        with pytest.raises(PolicyError, match="unknown form"):
+            await replied(policy)
+
+
+def test_another_version_of_vllm_is_refused(make: Make) -> None:
+    policy, _ = make(version="0.99.1")
+    with pytest.raises(EngineVersionError, match=r"version 0\.99\.1 in The vLLM server .* works with >=0\.32,<0\.34"):
+        policy.start()
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    policy = VllmPolicy("quickstart", url=f"unix://{tmp_path}/nobody.sock")
+    with pytest.raises(EngineDiedError, match=r"nobody\.sock broke off while it answered /version"):
+        policy.start()
+
+
+def test_a_model_without_a_tokenizer_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    shutil.copy(resolve_model("quickstart") / "config.json", tmp_path)
+    with pytest.raises(PolicyError, match=r"has no tokenizer\.json"):
+        VllmPolicy(tmp_path).start()
+
+
+def test_the_server_parses_where_its_parser_is_named(make: Make) -> None:
+    rendered = {"token_ids": [4, 5], "sampling_params": {}}
+    policy, server = make(
+        {"/v1/chat/completions/render": rendered, "/v1/chat/completions/derender": PARSED}, tool_parser="hermes"
+    )
+    call = {"id": "c1", "name": "calc", "arguments": "{}"}
+    conversation = [
+        Message(role="user", content="3+4?"),
+        Message(role="assistant", reasoning="hm", tool_calls=(call,)),
+        Message(role="tool", content="7", tool_call_id="c1"),
+    ]
+    assert policy.render(conversation, [TOOL]).ids.tolist() == [4, 5]
+    _, asked = server.asked[-1]
+    assert [message["role"] for message in asked["messages"]] == ["user", "assistant", "tool"]
+    assert asked["messages"][1]["tool_calls"][0]["function"] == {"name": "calc", "arguments": "{}"}
+    assert asked["messages"][2]["tool_call_id"] == "c1" and asked["tools"] == [TOOL]
+    message = policy.parse(np.array([7, 8], np.int32), [TOOL])
+    assert message == Message(
+        role="assistant",
+        reasoning="Three and four.",
+        tool_calls=({"name": "calc", "arguments": '{"expr": "3+4"}'},),
+    )
+    _, asked = server.asked[-1]
+    assert asked["generate_response"]["choices"][0]["token_ids"] == [7, 8]
+    assert asked["chat_request"]["tools"] == [TOOL]
+
+
+def test_the_lab_renders_and_parses_where_no_parser_is_named(make: Make) -> None:
+    policy, server = make()
+    ids = policy.render([Message(role="user", content="3+4?")], []).ids
+    assert "3+4?" in policy.decode(ids) and policy.parse(policy.encode("seven")).content == "seven"
+    assert not [path for path in server.paths() if "render" in path]
+
+
+def row(prompt: int = 4) -> LossRow:
+    length = prompt + 2
+    sample = Sample(
+        rollout_id="r",
+        ids=np.arange(1, length + 1, dtype=np.int32),
+        mask=np.arange(length) >= prompt,
+        logprobs=np.zeros(length, np.float32),
+        versions=np.zeros(length, np.int32),
+        segments=(Segment(call_id="c", start=prompt, stop=length),),
+    )
+    return LossRow(sample=sample, advantage=1.0, token_weight=1.0)
+
+
+def test_a_publish_changes_weights_version_and_cache_while_nothing_is_sampled(make: Make) -> None:
+    policy, server = make(learner=Writer())
+    policy.start()
+    policy.update([[row()]], loss="ppo_clip", options={}, learning_rate=0.1)
+    server.asked.clear()
+    told = policy.publish(5)
+    assert server.paths() == [
+        "/pause?mode=keep",
+        "/collective_rpc",
+        "/update_weight_version",
+        "/reset_prefix_cache?reset_running_requests=true",
+        "/resume",
+        "/inference/v1/generate",
+    ]
+    directory = Path(server.asked[1][1]["kwargs"]["weights_path"])
+    assert {"config.json", "tokenizer.json"} <= {file.name for file in directory.iterdir()}
+    assert server.asked[2][1] == {"new_version": "5"} and policy.version == 5
+    assert told["parity_logprob_max"] == pytest.approx(0.5) and told["publish_s"] >= told["pause_s"] > 0
+    policy.publish(6)
+    assert not directory.exists()  # nothing serves it any more
+    with pytest.raises(PolicyError, match="Version 6 was used already"):
+        policy.publish(6)
+
+
+def test_servers_that_sleep_during_an_update_wake_to_be_given_weights(make: Make) -> None:
+    policy, server = make(learner=Writer(), collocated=True)
+    policy.start()
+    server.asked.clear()
+    policy.update([[row()]], loss="ppo_clip", options={}, learning_rate=0.1)
+    policy.publish(1)
+    order = [path for path in server.paths() if path != "/inference/v1/generate"]
+    assert order[0] == "/sleep?level=1&mode=keep"
+    assert order.index("/wake_up") < order.index("/collective_rpc") < order.index("/resume")
+
+
+def test_a_publish_that_a_server_refuses_is_undone(make: Make) -> None:
+    policy, server = make(learner=Writer())
+    policy.publish(1)
+    first = {"/collective_rpc": {"results": [None]}}
+
+    def refuse(body: Any) -> Any:
+        new = "v2" in body["kwargs"]["weights_path"]
+        return (500, {"error": {"message": "Worker failed with error 'no space'"}}) if new else first["/collective_rpc"]
+
+    server.answers["/collective_rpc"] = refuse
+    server.asked.clear()
+    with pytest.raises(PublishError, match=r"Version 2 was not published, 1 samples on.*no space"):
+        policy.publish(2)
+    reloads = [body["kwargs"]["weights_path"] for path, body in server.asked if path == "/collective_rpc"]
+    assert [Path(path).name for path in reloads] == ["v2", "v1"] and server.paths()[-1] == "/resume"
+    assert policy.version == 1 and not Path(reloads[0]).exists()
+    server.answers["/collective_rpc"] = first["/collective_rpc"]
+    policy.publish(3)
+    assert policy.version == 3
+
+
+def test_weights_of_another_model_reach_no_server(make: Make) -> None:
+    learner = Writer()
+    policy, server = make(learner=learner)
+    policy.start()
+    server.asked.clear()
+    learner.leave_out = True
+    with pytest.raises(PublishError, match="Version 1 was not published, 0 samples on: The learner wrote 0 tensors"):
+        policy.publish(1)
+    assert not server.asked and policy.version == 0
+
+
+def test_a_policy_without_a_learner_only_answers(make: Make) -> None:
+    policy, _ = make()
+    assert not policy.can_learn
+    with pytest.raises(PolicyError, match="has no learner"):
+        policy.publish(1)
