@@ -204,6 +204,10 @@ class Call:
     delivered: bool
     minted_ids: tuple[str, ...] = ()
     """Ids the gateway made up for this reply (tool-call ids, response ids): their echo proves delivery."""
+    kept_replies: int = 0
+    """Earlier replies that the gateway put into this prompt with the ids that were sampled, new in the conversation."""
+    left_replies: tuple[str, ...] = ()
+    """Calls whose replies the conversation repeats with another text, so that their ids could not be put back."""
     thread: str = "main"
     parent_id: str | None = None
     kind: str = "main"

@@ -9,6 +9,7 @@ import numpy as np
 from ulid import ULID
 
 from lightning_lab.gateway.calltree import Place
+from lightning_lab.gateway.prompt import Prompt
 from lightning_lab.policy.base import ChatReply, Chunk
 from lightning_lab.records import Floats, Ids, Sampling
 
@@ -19,10 +20,11 @@ _SEED_STRIDE = 1_000_003
 class Draft:
     """What one generation has given so far."""
 
-    def __init__(self, prompt: Ids, parent_id: str | None, place: Place, used: Sampling, ordinal: int) -> None:
+    def __init__(self, prompt: Prompt, place: Place, used: Sampling, ordinal: int) -> None:
         self.id = f"c-{ULID()}"
-        self._prompt = prompt
-        self.parent_id = parent_id
+        self._prompt = prompt.ids
+        self.kept, self.left = prompt.kept, prompt.left
+        self.parent_id = prompt.turns[-1].call_id if prompt.turns else None
         self.place = place
         self.used = used
         self.ordinal = ordinal

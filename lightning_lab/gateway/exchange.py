@@ -186,17 +186,10 @@ class Exchange:
                 f"The prompt has {len(prompt.ids)} tokens, and the model's context length is {policy.context_length}. "
                 "Shorten the conversation."
             )
-        parent_id = prompt.turns[-1].call_id if prompt.turns else None
         first = self.grant.next_ordinal
         self.grant.next_ordinal += request.n
         drafts = [
-            Draft(
-                prompt.ids,
-                parent_id,
-                place,
-                decide(run, request, room=room, ordinal=ordinal),
-                ordinal,
-            )
+            Draft(prompt, place, decide(run, request, room=room, ordinal=ordinal), ordinal)
             for ordinal in range(first, first + request.n)
         ]
         if endpoint is not None:

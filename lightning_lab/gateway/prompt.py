@@ -13,7 +13,7 @@ import numpy as np
 from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.ledger import Entry, Ledger
 from lightning_lab.gateway.protocols.wire import Request
-from lightning_lab.gateway.stitch import stitch
+from lightning_lab.gateway.stitch import Stitched, stitched
 from lightning_lab.policy.base import EnginePolicy, Policy, PolicyError
 from lightning_lab.records import Ids
 
@@ -36,6 +36,9 @@ class Prompt:
     """With sampled ids put back, shape [m]."""
     turns: Sequence[Entry] = ()
     """The calls that said its assistant messages, in order; the call continues the last of them."""
+    kept: int = 0
+    """As in `Stitched`."""
+    left: tuple[str, ...] = ()
 
 
 async def prompt_of(policy: Policy, request: Request, size: int, ledger: Ledger, *, stitching: bool) -> Prompt:
@@ -55,8 +58,8 @@ async def prompt_of(policy: Policy, request: Request, size: int, ledger: Ledger,
 def _render(policy: Policy, request: Request, turns: Sequence[Entry], stitching: bool) -> Prompt:
     with policy_duty("render a conversation"):
         rendered = policy.render(request.messages, request.tools).ids
-        ids = stitch(rendered, turns, policy.decode) if turns and stitching else rendered
-        return Prompt(rendered, ids, turns)
+        made = stitched(rendered, turns, policy.decode) if turns and stitching else Stitched(rendered)
+        return Prompt(rendered, made.ids, turns, made.kept, made.left)
 
 
 def _encode(policy: Policy, text: str) -> Ids:

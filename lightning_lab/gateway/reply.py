@@ -80,6 +80,8 @@ def call_record(
         finished_at=draft.finished_at,
         delivered=False,
         minted_ids=_minted(wire, head, reply) if choice else (),
+        kept_replies=draft.kept,
+        left_replies=draft.left,
         thread=draft.place.thread,
         parent_id=draft.parent_id,
         kind=draft.place.kind if choice else "undelivered",

@@ -11,6 +11,7 @@ reply stands somewhere in the text, behind the header that the template writes i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,18 +28,38 @@ _BOUNDARY = 64
 """Ids at the end of the parent's prompt that may be cut otherwise when text follows them."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stitched:
+    """A prompt, and what became of the replies that it repeats."""
+
+    ids: Ids
+    """Shape [m]; decodes like the rendered ids."""
+    kept: int = 0
+    """Replies that stand in it as sampled, beyond those that an earlier call read so already."""
+    left: tuple[str, ...] = ()
+    """Calls whose replies read otherwise now: their rendering stays."""
+
+
 def stitch(rendered: Ids, turns: Sequence[Entry], decode: Decode) -> Ids:
+    """The ids alone of `stitched`."""
+    return stitched(rendered, turns, decode).ids
+
+
+def stitched(rendered: Ids, turns: Sequence[Entry], decode: Decode) -> Stitched:
     """``rendered`` with what its assistant ``turns`` read and said put back; shapes [n] → [m], both decode alike.
 
     >>> # a turn read [1, 2] and said [7, 8]; rendered again, the same text became [1, 2, 9], then [3] follows
     >>> # → [1, 2, 7, 8, 3]
     """
     for at in range(len(turns) - 1, -1, -1):
-        reading = turns[at].reading
-        parts = _continued(rendered, reading, turns[at].sampled, decode) if reading is not None else None
-        if parts is not None:
+        reading, sampled = turns[at].reading, turns[at].sampled
+        parts = _continued(rendered, reading, sampled, decode) if reading is not None else None
+        if parts is not None and reading is not None:
             head, tail = parts
-            return _joined(head, _put_back(tail, turns[at + 1 :], decode), rendered)
+            said = len(head) > len(reading.prompt) or not len(sampled)
+            rest = _put_back(tail, turns[at + 1 :], decode)
+            left = rest.left if said else (turns[at].call_id, *rest.left)
+            return Stitched(_joined(head, rest.ids, rendered), rest.kept + said, left)
     return _put_back(rendered, turns, decode)
 
 
@@ -60,12 +81,13 @@ def _continued(rendered: Ids, reading: Reading, sampled: Ids, decode: Decode) ->
     return (reading.prompt, tail) if common == len(reading.rendered) else None
 
 
-def _put_back(ids: Ids, turns: Sequence[Entry], decode: Decode) -> Ids:
+def _put_back(ids: Ids, turns: Sequence[Entry], decode: Decode) -> Stitched:
     """``ids`` with the replies of ``turns`` put back, wherever they stand one after another; shapes [n] → [m]."""
     if not turns or not len(ids):
-        return ids
+        return Stitched(ids)
     spelled = Spelled(ids, decode)
     parts: list[Ids] = []
+    left: list[str] = []
     done = 0
     for turn in turns:
         wanted = np.concatenate([turn.header, turn.sampled])
@@ -74,7 +96,10 @@ def _put_back(ids: Ids, turns: Sequence[Entry], decode: Decode) -> Ids:
             start, stop = place
             parts += [ids[done:start], wanted]
             done = stop
-    return np.concatenate([*parts, ids[done:]]) if parts else ids
+        else:
+            left.append(turn.call_id)
+    whole = np.concatenate([*parts, ids[done:]]) if parts else ids
+    return Stitched(whole, len(turns) - len(left), tuple(left))
 
 
 def _joined(head: Ids, tail: Ids, rendered: Ids) -> Ids:

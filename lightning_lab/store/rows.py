@@ -38,7 +38,7 @@ ROLLOUT_COLUMNS = (
 
 _CALL_BODY = (
     *("request_id", "protocol", "model", "finish_reason", "arrived_at", "held_s", "started_at", "finished_at"),
-    *("minted_ids", "thread", "parent_id", "kind", "error"),
+    *("minted_ids", "kept_replies", "left_replies", "thread", "parent_id", "kind", "error"),
 )
 _ROLLOUT_TEXTS = ("verdict", "output", "error", "stdout", "stderr")
 
@@ -178,6 +178,7 @@ def call_record(call: RebuiltCall, contents: Mapping[int, Any]) -> Call:
         request_extra=request["extra"],
         delivered=bool(row["delivered"]),
         minted_ids=tuple(body.pop("minted_ids")),
+        left_replies=tuple(body.pop("left_replies", ())),
         **body,
     )
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lightning_lab.gateway.delivery import Delivery
 from lightning_lab.gateway.ledger import Entry, Ledger
 from lightning_lab.gateway.ledger import entry as make_entry
-from lightning_lab.gateway.stitch import stitch
+from lightning_lab.gateway.stitch import stitch, stitched
 from lightning_lab.policy.base import Rendered
 from lightning_lab.records import Ids, Message
 
@@ -130,6 +130,18 @@ def test_replies_are_found_when_their_prompts_are_forgotten():
     one = replace(entry(first, first, letters("bb ab")), reading=None)
     rendered = spell("SabUaba?Abb abUaba!A")
     assert stitch(rendered, [one], read).tolist() == [*first, *letters("bb ab"), *spell("Uaba!A")]
+
+
+def test_it_is_told_which_replies_were_put_back_and_which_read_otherwise_now():
+    first, second = spell("UabA"), spell("UabAbbUab abA")
+    one = make_entry("one", first, first, letters("bb"))
+    two = make_entry("two", second, second, letters("ab"))
+    same = stitched(spell("UabAbbUab abAabUbA"), [one, two], read)
+    assert (same.kept, same.left) == (1, ())  # the first was put back into the second's prompt already
+    last = stitched(spell("UabAbbUab abAbaUbA"), [one, two], read)
+    assert (last.kept, last.left) == (0, ("two",))
+    early = stitched(spell("UabAaaUab abAabUbA"), [one, two], read)
+    assert (early.kept, early.left) == (1, ("one",))
 
 
 @settings(max_examples=200, deadline=None)

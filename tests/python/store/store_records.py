@@ -151,6 +151,8 @@ def conversations(draw: st.DrawFn) -> list[Call]:
                 asked=draw(OBJECTS),
                 request_extra=draw(OBJECTS),
                 minted_ids=tuple(draw(st.lists(TEXTS, max_size=2))),
+                kept_replies=draw(st.integers(0, 3)),
+                left_replies=tuple(draw(st.lists(TEXTS, max_size=2))),
                 error=draw(TEXTS),
             )
         )
