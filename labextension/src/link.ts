@@ -138,14 +138,15 @@ export class KernelLink implements IDisposable {
     }
     this._filling = true;
     try {
-      let from = 0;
-      for (let more = true; more && model.run?.id === run && !this._isDisposed;) {
-        const { result, buffers } = await this._requests.request('rows', { run, from });
+      let asked = this._requests.request('rows', { run, from: 0 });
+      for (let from = 0, more = true; more;) {
+        const { result, buffers } = await asked;
         const block = decodeBlock(result, buffers);
-        more = block.rows > 0 && model.run?.id === run;
+        more = block.rows > 0 && model.run?.id === run && !this._isDisposed;
         if (more) {
-          model.applyRows(block);
           from += block.rows;
+          asked = this._requests.request('rows', { run, from }); // the kernel makes the next while this is read
+          model.applyRows(block);
         }
       }
       this._filling = false;

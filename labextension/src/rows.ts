@@ -14,7 +14,10 @@ export const NUMBER_COLUMNS = [
   'advantage',
   'weight',
   'calls',
+  'samples',
+  'breaks',
   'tokens',
+  'staleness',
   'created_at',
   'started_at',
   'finished_at'
@@ -25,6 +28,9 @@ export const TEXT_COLUMNS = ['id', 'group', 'task', 'harness'] as const;
 export type NumberColumn = (typeof NUMBER_COLUMNS)[number];
 export type CodeColumn = (typeof CODE_COLUMNS)[number];
 export type TextColumn = (typeof TEXT_COLUMNS)[number];
+
+/** Columns of whole numbers, where −1 on the wire stands for none. */
+const NONE_BELOW_ZERO: ReadonlySet<string> = new Set(['step', 'version', 'samples', 'breaks', 'staleness']);
 
 const FIRST_CAPACITY = 256;
 /** More rows than any panel shows; a frame that names a place beyond it is broken, not big. */
@@ -89,17 +95,19 @@ export class RowTable {
     return this._rowOf.get(id) ?? -1;
   }
 
-  /** Write a block of rows. A block without the key column `row` is ignored. */
+  /** Write a block of rows. A block without the key column `row` is ignored; one that says nothing new, too. */
   apply(block: IRowBlock): void {
     const key = block.columns.get('row');
     if (!key || key.kind !== 'number' || block.rows === 0) {
       return;
     }
+    const known = this.count;
     const places = this._claim(key.values, block.rows);
+    let changed = this.count !== known;
     for (const [name, column] of block.columns) {
-      this._write(name, column, places);
+      changed = this._write(name, column, places) || changed;
     }
-    this.revision += 1;
+    this.revision += changed ? 1 : 0;
   }
 
   clear(): void {
@@ -156,52 +164,65 @@ export class RowTable {
     }
   }
 
-  private _write(name: string, column: Column, places: Int32Array): void {
+  /** Whether anything was written that was not there. */
+  private _write(name: string, column: Column, places: Int32Array): boolean {
     if (name in this.numbers && column.kind === 'number') {
-      this._writeNumbers(name as NumberColumn, column.values, places);
-    } else if (name in this.codes && column.kind !== 'number') {
-      this._writeCodes(name as CodeColumn, column, places);
-    } else if (name in this.texts && column.kind === 'text') {
-      this._writeTexts(name as TextColumn, column.values, places);
+      return this._writeNumbers(name as NumberColumn, column.values, places);
     }
+    if (name in this.codes && column.kind !== 'number') {
+      return this._writeCodes(name as CodeColumn, column, places);
+    }
+    return name in this.texts && column.kind === 'text' && this._writeTexts(name as TextColumn, column.values, places);
   }
 
-  private _writeNumbers(name: NumberColumn, values: ArrayLike<number>, places: Int32Array): void {
+  private _writeNumbers(name: NumberColumn, values: ArrayLike<number>, places: Int32Array): boolean {
     const target = this.numbers[name];
-    const missing = name === 'step' || name === 'version' ? -1 : NaN;
+    const missing = NONE_BELOW_ZERO.has(name) ? -1 : NaN;
+    let changed = false;
     for (let i = 0; i < places.length; i++) {
-      if (places[i] >= 0) {
-        target[places[i]] = values[i] === missing ? NaN : values[i];
+      const value = values[i] === missing ? NaN : values[i];
+      if (places[i] >= 0 && !Object.is(target[places[i]], value)) {
+        target[places[i]] = value;
+        changed = true;
       }
     }
+    return changed;
   }
 
-  private _writeCodes(name: CodeColumn, column: Exclude<Column, { kind: 'number' }>, places: Int32Array): void {
+  private _writeCodes(name: CodeColumn, column: Exclude<Column, { kind: 'number' }>, places: Int32Array): boolean {
     const words = this._words[name];
     const target = this.codes[name];
     const map = column.kind === 'code' ? column.values.map(word => words.code(word)) : null;
+    let changed = false;
     for (let i = 0; i < places.length; i++) {
-      if (places[i] >= 0) {
-        target[places[i]] = column.kind === 'code' ? (map?.[column.codes[i]] ?? 0) : words.code(column.values[i] ?? '');
+      const code = column.kind === 'code' ? (map?.[column.codes[i]] ?? 0) : words.code(column.values[i] ?? '');
+      if (places[i] >= 0 && target[places[i]] !== code) {
+        target[places[i]] = code;
+        changed = true;
       }
     }
+    return changed;
   }
 
-  private _writeTexts(name: TextColumn, values: readonly (string | null)[], places: Int32Array): void {
+  private _writeTexts(name: TextColumn, values: readonly (string | null)[], places: Int32Array): boolean {
     const target = this.texts[name];
+    let changed = false;
     for (let i = 0; i < places.length; i++) {
       const place = places[i];
-      if (place < 0) {
+      const value = values[i] ?? '';
+      if (place < 0 || target[place] === value) {
         continue;
       }
       while (target.length < place) {
         target.push(''); // no holes: a sparse array would fall back to a dictionary
       }
-      target[place] = values[i] ?? '';
-      if (name === 'id' && target[place]) {
-        this._rowOf.set(target[place], place);
+      target[place] = value;
+      changed = true;
+      if (name === 'id' && value) {
+        this._rowOf.set(value, place);
       }
     }
+    return changed;
   }
 
   private _words: Record<CodeColumn, Words> = { mode: new Words(), state: new Words(), outcome: new Words() };

@@ -1,5 +1,6 @@
-import { RolloutGrid, ROW_HEIGHT } from '../src/panel/grid';
+import { RolloutGrid } from '../src/panel/grid';
 import { fitColumns, GRID_COLUMNS } from '../src/panel/gridColumns';
+import { ROW_HEIGHT } from '../src/panel/gridRows';
 import { RowTable } from '../src/rows';
 import { frame, IRow } from './frames';
 
@@ -26,7 +27,7 @@ function setUp(rows: RowTable): {
   const opened: string[] = [];
   const grid = new RolloutGrid({
     label: 'Rollouts',
-    translate: text => text,
+    translate: (text, ...values) => text.replace('%1', values[0]),
     onOpen: id => opened.push(id),
     onLayout: () => undefined
   });
@@ -63,7 +64,7 @@ describe('RolloutGrid', () => {
     const row = grid.node.querySelector('[data-rollout-id="r-2"]');
     expect(row?.getAttribute('role')).toBe('row');
     expect(row?.getAttribute('aria-rowindex')).toBe('2');
-    expect(row?.querySelectorAll('[role="gridcell"]')).toHaveLength(GRID_COLUMNS.length);
+    expect(row?.querySelectorAll('[role="gridcell"]:not(.ll-group-cell)')).toHaveLength(GRID_COLUMNS.length);
     grid.dispose();
   });
 
@@ -138,6 +139,41 @@ describe('RolloutGrid', () => {
     );
     const cell = grid.node.querySelector<HTMLElement>('[data-rollout-id="r-0"] .ll-col-task');
     expect([cell?.textContent, cell?.title]).toEqual(['… 1 + 1', `${ask}1 + 1`]);
+    grid.dispose();
+  });
+
+  it('groups rows under headers that fold, by mouse and by keyboard', () => {
+    const { grid, shown, press } = setUp(
+      table([
+        { row: 0, step: 0, reward: 1, state: 'succeeded' },
+        { row: 1, step: 0, reward: 0, state: 'failed' },
+        { row: 2, step: 1, reward: 1, state: 'succeeded' }
+      ])
+    );
+    const headers = (): string[] =>
+      [...grid.node.querySelectorAll<HTMLElement>('[data-testid="ll-grid-group"]')]
+        .filter(node => !node.hidden)
+        .map(node => node.querySelector('.ll-group-cell')?.textContent ?? '');
+    grid.setGrouping('step');
+    expect(grid.node.getAttribute('role')).toBe('treegrid');
+    expect(headers()).toEqual([
+      'step 1  ·  1 rollouts  ·  mean reward 1.000',
+      'step 0  ·  2 rollouts  ·  mean reward 0.500  ·  1 failed'
+    ]);
+    expect(shown()).toEqual(['', 'r-2', '', 'r-1', 'r-0']);
+    grid.node.querySelector<HTMLElement>('[data-testid="ll-grid-group"] .ll-group-cell')?.click();
+    expect(shown()).toEqual(['', '', 'r-1', 'r-0']);
+    press('End');
+    press('ArrowLeft'); // from a row to its header
+    press('ArrowLeft');
+    expect(shown()).toEqual(['', '']);
+    expect(grid.node.querySelector('[aria-expanded="true"]')).toBeNull();
+    press('ArrowRight');
+    expect(shown()).toEqual(['', '', 'r-1', 'r-0']);
+    expect(grid.index).toHaveLength(3);
+    grid.setGrouping(null);
+    expect(shown()).toEqual(['r-2', 'r-1', 'r-0']);
+    expect(grid.node.querySelector('[aria-level]')).toBeNull();
     grid.dispose();
   });
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
-from lightning_lab.notebook.plain import json_bytes
+from lightning_lab.notebook.plain import well_formed
 
 _FORMATS = {"f64": "<f8", "f32": "<f4", "i32": "<i4"}
 
@@ -22,14 +23,17 @@ class Columns:
 
     def numbers(self, name: str, kind: str, values: npt.ArrayLike) -> None:
         """``kind``: ``f64``, ``f32`` (NaN where there is no number) or ``i32``."""
-        self._add(name, kind, np.asarray(values).astype(_FORMATS[kind]).tobytes())
+        self._add(name, kind, np.asarray(values, _FORMATS[kind]).tobytes())
 
     def codes(self, name: str, codes: npt.ArrayLike, words: Sequence[str]) -> None:
         """One byte per value: its place in ``words``, at most 256."""
         self._add(name, "code", np.asarray(codes, np.uint8).tobytes(), values=list(words))
 
     def texts(self, name: str, values: Sequence[str]) -> None:
-        self.encoded_texts(name, [json_bytes(value) for value in values])
+        try:
+            self._add(name, "json", orjson.dumps(values))
+        except TypeError:  # a lone surrogate somewhere
+            self._add(name, "json", orjson.dumps([well_formed(value) for value in values]))
 
     def encoded_texts(self, name: str, values: Sequence[bytes]) -> None:
         """Texts that are JSON already."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.problems import Marks, find_problems
-from lightning_lab.notebook.rows import RolloutTable, rollout_row
+from lightning_lab.notebook.rows import Merged, RolloutTable, rollout_row
 from lightning_lab.notebook.snapshot import held_out_point, phase_fields, reward_fields, run_fields, step_fields
 from lightning_lab.records import Event, Rollout, Run, Step
 from lightning_lab.store import COMMON, Redaction, Store
@@ -49,13 +49,14 @@ class RunFeed:
             for event in self._new_events():
                 if event.run_id == self.run_id:
                     self._take(event, changed)
-            if changed.rollouts:
-                self._read_rollouts(changed)
             if changed.steps:
                 known = len(self._steps)
                 self._steps = self._store.steps(self.run_id)
                 self._step_fields = [step_fields(step) for step in self._steps]
                 self._note_breaks(self._steps[known:])
+                self._read_merged(self._steps[known:], changed)
+            if changed.rollouts:
+                self._read_rollouts(changed)
 
     def snapshot(
         self, *, lab: str, lab_state: str, in_flight: int = 0, held: int = 0, paused: bool = False
@@ -98,6 +99,16 @@ class RunFeed:
                 for found in self._store.breaks(rollout_id=rollout_id):
                     self._marks.breaks[str(found.cause)].append(rollout_id)
 
+    def _read_merged(self, steps: Sequence[Step], changed: _Changed) -> None:
+        for step in steps:
+            sampled_by = step.version if step.skipped else step.version - 1  # the version that the step updated
+            for id_, (samples, breaks, oldest) in self._store.merged(step.rollout_ids).items():
+                staleness = None if oldest is None else max(0, sampled_by - oldest)
+                changed.merged[id_] = Merged(samples, breaks, staleness)
+                known = self.table.get(id_)
+                if known is not None:
+                    changed.rollouts.setdefault(id_, known.row)
+
     def _new_events(self) -> Iterator[Event]:
         # Not asked for by run: the log is read in its own order, so that each event costs one look-up in its life.
         page = self._store.events(after=self._seq, limit=_PAGE)
@@ -135,8 +146,17 @@ class RunFeed:
             calls, tokens = totals.get(rollout.id, (0, 0))
             known = self.table.get(rollout.id)
             version = known.version if known else changed.versions.get(rollout.id)
-            row = changed.rollouts[rollout.id]
-            self.table.put(rollout_row(row, self._shown(rollout), calls=calls, tokens=tokens, version=version))
+            merged = changed.merged.get(rollout.id) or (known.merged if known else Merged())
+            self.table.put(
+                rollout_row(
+                    changed.rollouts[rollout.id],
+                    self._shown(rollout),
+                    calls=calls,
+                    tokens=tokens,
+                    version=version,
+                    merged=merged,
+                )
+            )
 
     def _shown(self, rollout: Rollout) -> Rollout:
         prompt = self._redaction.text(rollout.task.prompt[:_READ])  # before a row cuts a secret in two
@@ -149,4 +169,5 @@ class _Changed:
     def __init__(self) -> None:
         self.rollouts: dict[str, int] = {}
         self.versions: dict[str, int | None] = {}
+        self.merged: dict[str, Merged] = {}
         self.steps = False

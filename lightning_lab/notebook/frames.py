@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -21,12 +22,14 @@ from lightning_lab.notebook.rows import MODES, OUTCOMES, STATES, RolloutRow, Rol
 from lightning_lab.records import SCHEMA_VERSION
 
 MAX_FRAME_BYTES = 256 * 1024
+MAX_REPLY_BYTES = 2 * 1024 * 1024
+"""An answer that was asked for may be larger than a frame that comes ten times a second."""
 MAX_STEP_ROWS = 200
 _ENVELOPE_BYTES = 8 * 1024  # message headers, column descriptions, brackets
 
 _JSON = ("id", "group", "task", "harness")
 _CODES = {"mode": MODES, "state": STATES, "outcome": OUTCOMES}
-_INTS = ("step", "version", "calls", "tokens")
+_INTS = ("step", "version", "calls", "samples", "breaks", "tokens", "staleness")
 _FLOATS = ("reward", "advantage", "weight", "created_at", "started_at", "finished_at")
 
 
@@ -135,19 +138,20 @@ def encode_rows(rows: Sequence[RolloutRow]) -> tuple[list[dict[str, Any]], list[
     columns = Columns()
     columns.numbers("row", "i32", [row.row for row in rows])
     for name in _JSON:
-        columns.texts(name, [getattr(row, name) for row in rows])
+        columns.texts(name, list(map(attrgetter(name), rows)))
     for name, words in _CODES.items():
-        columns.codes(name, [words.index(getattr(row, name)) for row in rows], words)
+        place = {word: code for code, word in enumerate(words)}
+        columns.codes(name, [place[word] for word in map(attrgetter(name), rows)], words)
     for name in _INTS:
-        columns.numbers(name, "i32", [_int(getattr(row, name)) for row in rows])
+        columns.numbers(name, "i32", [-1 if value is None else value for value in map(attrgetter(name), rows)])
     for name in _FLOATS:
-        columns.numbers(name, "f64", [_float(getattr(row, name)) for row in rows])
+        columns.numbers(name, "f64", [math.nan if value is None else value for value in map(attrgetter(name), rows)])
     return columns.described, columns.buffers
 
 
 def rows_reply(rows: Sequence[RolloutRow], start: int) -> Reply:
-    """As many rows as fit into one message, from ``start`` on."""
-    budget = MAX_FRAME_BYTES - _ENVELOPE_BYTES
+    """As many rows as fit into one answer, from ``start`` on."""
+    budget = MAX_REPLY_BYTES
     stop = start
     while stop < len(rows) and (budget := budget - rows[stop].wire_bytes()) >= 0:
         stop += 1
@@ -173,7 +177,3 @@ def _same(value: Any) -> Any:
 
 def _int(value: int | None) -> int:
     return -1 if value is None else value
-
-
-def _float(value: float | None) -> float:
-    return math.nan if value is None else value

@@ -6,7 +6,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lightning_lab.notebook.plain import json_bytes, well_formed
+import orjson
+
+from lightning_lab.notebook.plain import well_formed
 from lightning_lab.records import Outcome, Rollout, RolloutState
 
 MAX_TASK_CHARS = 120
@@ -14,8 +16,20 @@ MODES = ("train", "eval", "single")
 STATES = tuple(state.value for state in RolloutState)
 OUTCOMES = ("", *(outcome.value for outcome in Outcome))
 
-_FIXED_BYTES = 5 * 4 + 6 * 8 + 3  # the i32, f64 and code columns of one row
-_PUNCTUATION_BYTES = 4
+_FIXED_BYTES = 8 * 4 + 6 * 8 + 3  # the i32, f64 and code columns of one row
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a step made of a rollout's calls; None before, and for staleness also where no token trains."""
+
+    samples: int | None = None
+    breaks: int | None = None
+    staleness: int | None = None
+    """Publishes between its oldest trained token and its update."""
+
+
+_UNMERGED = Merged()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +51,25 @@ class RolloutRow:
     weight: float | None
     calls: int
     tokens: int
+    samples: int | None = None
+    breaks: int | None = None
+    staleness: int | None = None
     created_at: float | None
     started_at: float | None
     finished_at: float | None
 
+    @property
+    def merged(self) -> Merged:
+        return Merged(self.samples, self.breaks, self.staleness)
+
     def wire_bytes(self) -> int:
-        """Size of this row in a frame."""
-        texts = sum(len(json_bytes(text)) for text in (self.id, self.group, self.task, self.harness))
-        return _FIXED_BYTES + _PUNCTUATION_BYTES + texts
+        """Size of this row in a frame. Its texts are well-formed."""
+        return _FIXED_BYTES + len(orjson.dumps((self.id, self.group, self.task, self.harness)))
 
 
-def rollout_row(row: int, rollout: Rollout, *, calls: int, tokens: int, version: int | None) -> RolloutRow:
+def rollout_row(
+    row: int, rollout: Rollout, *, calls: int, tokens: int, version: int | None, merged: Merged = _UNMERGED
+) -> RolloutRow:
     return RolloutRow(
         row=row,
         id=well_formed(rollout.id),
@@ -64,6 +86,9 @@ def rollout_row(row: int, rollout: Rollout, *, calls: int, tokens: int, version:
         weight=rollout.weight,
         calls=calls,
         tokens=tokens,
+        samples=merged.samples,
+        breaks=merged.breaks,
+        staleness=merged.staleness,
         created_at=rollout.created_at or None,
         started_at=rollout.started_at,
         finished_at=rollout.finished_at,

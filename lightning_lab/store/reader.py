@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -185,6 +186,23 @@ class Reader:
                 for rollout_id, *at in connection.execute(sql, chunk):
                     times[rollout_id].append((at[0], at[1], at[2]))
         return times
+
+    def merged(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, int, int | None]]:
+        samples: Counter[str] = Counter()
+        breaks: Counter[str] = Counter()
+        oldest: dict[str, int] = {}
+        with self._snapshot() as connection:
+            for chunk in _chunks(rollout_ids):
+                here = f"WHERE rollout_id IN ({_marks(chunk)})"
+                for id_, versions, mask in connection.execute(
+                    f"SELECT rollout_id, versions, mask FROM samples {here}", chunk
+                ):
+                    samples[id_] += 1
+                    trained = enc.unpack_runs(versions)[enc.unpack_mask(mask)]
+                    if len(trained):
+                        oldest[id_] = min(int(trained.min()), oldest.get(id_, int(trained[0])))
+                breaks.update(id_ for (id_,) in connection.execute(f"SELECT rollout_id FROM breaks {here}", chunk))
+        return {id_: (samples[id_], breaks[id_], oldest.get(id_)) for id_ in rollout_ids}
 
     def manifest(self) -> dict[str, Any]:
         with self._snapshot() as connection:

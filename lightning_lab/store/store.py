@@ -230,6 +230,13 @@ class Store:
         """(arrived, started, finished) of every call of some rollouts, by rollout id: when their models worked."""
         return self._reader.call_times(rollout_ids)
 
+    def merged(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, int, int | None]]:
+        """(samples, breaks, oldest version among the tokens that train) of each rollout given, as its step stored them.
+
+        None where no token trains.
+        """
+        return self._reader.merged(rollout_ids)
+
     def manifest(self) -> dict[str, Any]:
         """The manifest inside an exported run; empty in a live store (see the run folder)."""
         return self._reader.manifest()

@@ -40,7 +40,7 @@ export interface IMetricChartProps {
 export function RewardChart({ height, onBrush }: IMetricChartProps): JSX.Element {
   const { source, trans } = useView();
   const { steps, reward } = source.model;
-  const stamp = `${steps.length}:${steps[steps.length - 1]?.index}:${reward.heldOut.length}:${source.model.rows.revision}`;
+  const stamp = `${source.model.run?.id}:${steps.length}:${steps[steps.length - 1]?.index}:${reward.heldOut.length}`;
   const { x, series } = useMemo(() => {
     const aligned = alignRewards(steps, reward.heldOut);
     const many = steps.length >= SMOOTH_FROM;
@@ -122,7 +122,7 @@ export const METRICS: readonly IMetric[] = [
 export function MetricChart({ metric, height, onBrush }: IMetricChartProps & { metric: IMetric }): JSX.Element {
   const { source, trans } = useView();
   const { steps } = source.model;
-  const stamp = `${steps.length}:${steps[steps.length - 1]?.index}`;
+  const stamp = `${source.model.run?.id}:${steps.length}:${steps[steps.length - 1]?.index}`;
   const { x, series } = useMemo(() => {
     const told = steps.filter(step => metric.names.some(({ name }) => step[name] !== null));
     const lines = metric.names.map(({ name, label, color }): ISeries => ({

@@ -96,6 +96,15 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     show: (rows, row, { prefix }) => taskText(rows.text('task', row), prefix)
   },
   {
+    key: 'harness',
+    label: 'Harness',
+    hint: 'The agent program',
+    width: 92,
+    align: 'left',
+    priority: 12,
+    show: (rows, row) => visibleLine(rows.text('harness', row), 60)
+  },
+  {
     key: 'reward',
     label: 'Reward',
     hint: 'Given by the grader; empty where there is no valid reward',
@@ -116,7 +125,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
   {
     key: 'weight',
     label: 'Weight',
-    hint: "Its share of the step's loss",
+    hint: "Loss weight: its share of the step's loss",
     width: 66,
     align: 'right',
     priority: 6,
@@ -132,6 +141,24 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     show: (rows, row) => optional(rows.numbers.calls[row])
   },
   {
+    key: 'samples',
+    label: 'Samples',
+    hint: 'Training rows that its calls became',
+    width: 68,
+    align: 'right',
+    priority: 8,
+    show: (rows, row) => optional(rows.numbers.samples[row])
+  },
+  {
+    key: 'breaks',
+    label: 'Breaks',
+    hint: 'Places where a call could not continue a sample',
+    width: 60,
+    align: 'right',
+    priority: 7,
+    show: (rows, row) => optional(rows.numbers.breaks[row])
+  },
+  {
     key: 'tokens',
     label: 'Tokens',
     hint: 'Sampled tokens',
@@ -139,6 +166,15 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     align: 'right',
     priority: 6,
     show: (rows, row) => (Number.isNaN(rows.numbers.tokens[row]) ? '' : compact(rows.numbers.tokens[row]))
+  },
+  {
+    key: 'staleness',
+    label: 'Stale',
+    hint: 'Publishes between its oldest trained token and its update',
+    width: 54,
+    align: 'right',
+    priority: 11,
+    show: (rows, row) => optional(rows.numbers.staleness[row])
   },
   {
     key: 'duration',

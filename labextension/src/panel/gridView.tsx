@@ -3,6 +3,7 @@
 import { useCallback, useEffect, useRef, useState } from 'react';
 
 import { integer } from '../format';
+import { GROUP_KEYS, GroupKey } from '../grouping';
 import type { IFocus } from '../order';
 import { ROLLOUT_STATES } from '../wire';
 import { CompareView } from './compareView';
@@ -28,6 +29,8 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
   const [text, setText] = useState('');
   const [states, setStates] = useState<ReadonlySet<string>>(new Set());
   const [allColumns, setAllColumns] = useState(false);
+  const [by, setBy] = useState<GroupKey | null>(null);
+  const [folded, setFolded] = useState(false);
   const [layout, setLayout] = useState({ shown: 0, hidden: 0 });
   const { model, selection } = source;
   const [shape, setShape] = useState<Shape>('table');
@@ -36,7 +39,7 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
   useEffect(() => {
     const made = new RolloutGrid({
       label: trans.__('Rollouts'),
-      translate: word => trans.__(word),
+      translate: (word, ...values) => trans.__(word, ...values),
       onOpen,
       onLayout: (shown, hidden) =>
         setLayout(old => (old.shown === shown && old.hidden === hidden ? old : { shown, hidden }))
@@ -51,6 +54,8 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
 
   useEffect(() => grid.current?.setFilter({ text, states, focus }), [text, states, focus, onOpen]);
   useEffect(() => grid.current?.setAllColumns(allColumns), [allColumns, onOpen]);
+  useEffect(() => grid.current?.setGrouping(by), [by, onOpen]);
+  useEffect(() => grid.current?.foldAll(folded), [folded, by, onOpen]);
   useEffect(() => {
     // After every render: the model changes in place, and an unchanged grid is cheap to update.
     if (active) {
@@ -115,6 +120,32 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
             </button>
           ))}
         </div>
+        {shape === 'table' && (
+          <span className="ll-group-by">
+            <label>
+              {trans.__('Group by')}{' '}
+              <select
+                value={by ?? ''}
+                onChange={event => {
+                  setBy((event.target.value || null) as GroupKey | null);
+                  setFolded(false);
+                }}
+              >
+                <option value="">{trans.__('nothing')}</option>
+                {GROUP_KEYS.map(key => (
+                  <option key={key} value={key}>
+                    {trans.__(key)}
+                  </option>
+                ))}
+              </select>
+            </label>
+            {by !== null && (
+              <button type="button" className="ll-link" aria-pressed={folded} onClick={() => setFolded(!folded)}>
+                {folded ? trans.__('Unfold all') : trans.__('Fold all')}
+              </button>
+            )}
+          </span>
+        )}
         <span className="ll-shown">
           <span aria-live="polite">
             {filtered

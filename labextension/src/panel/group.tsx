@@ -3,9 +3,9 @@
 import { useState } from 'react';
 
 import { fixed, percent, shortId, signed, words } from '../format';
+import { isInfrastructure } from '../outcomes';
 import { visibleLine } from '../text';
 import type { IGroupWeights, IWeighed } from '../wire';
-import { isInfrastructure } from './grid';
 import { useView } from './view';
 
 interface IMateProps {

@@ -15,6 +15,8 @@ from lightning_lab.notebook.cuts import cuts_of
 from lightning_lab.notebook.detail import rollout_detail
 from lightning_lab.notebook.feed import RunFeed
 from lightning_lab.records import (
+    Break,
+    BreakCause,
     Call,
     HarnessInfo,
     Message,
@@ -127,6 +129,34 @@ def test_a_consumed_rollout_changes_its_row(store: Store) -> None:
     feed.refresh()
     (row,) = feed.table.take_changed(1_000_000)
     assert (row.step, row.advantage, row.weight) == (3, -0.5, 0.25)
+
+
+def test_a_row_tells_samples_breaks_and_staleness_once_its_step_is_stored(store: Store) -> None:
+    feed = RunFeed(store, "run")
+    store.put_rollout(end(rollout(0), step=0))
+    ids = np.arange(4, dtype=np.int32)
+    sample = Sample(
+        rollout_id="r-run-0", ids=ids, mask=np.array([False, True, True, False]), logprobs=np.zeros(4, np.float32),
+        versions=np.array([0, 2, 3, 1], np.int32), segments=(Segment(call_id="c", start=1, stop=3),), masked={},
+    )  # fmt: skip
+    cut = Break(
+        rollout_id="r-run-0", call_id="c", previous_call_id="b", index=1, cause=BreakCause.TEMPLATE, before="", after=""
+    )
+    store.put_samples("run", 0, [sample, sample], [cut])
+    store.flush()
+    feed.refresh()
+    assert (feed.table.rows[0].samples, feed.table.rows[0].breaks, feed.table.rows[0].staleness) == (None, None, None)
+    store.put_step(
+        Step(run_id="run", index=0, version=6, rollout_ids=("r-run-0",), metrics={}, started_at=1.0, finished_at=2.0)
+    )
+    store.flush()
+    feed.refresh()
+    # The step updated version 5; its oldest token that trains is of version 2.
+    assert (feed.table.rows[0].samples, feed.table.rows[0].breaks, feed.table.rows[0].staleness) == (2, 1, 3)
+    store.put_rollout(end(rollout(0), step=0, advantage=0.5))
+    store.flush()
+    feed.refresh()
+    assert (feed.table.rows[0].samples, feed.table.rows[0].advantage) == (2, 0.5)
 
 
 def test_detail_shows_only_what_is_new_in_each_call(store: Store) -> None:
