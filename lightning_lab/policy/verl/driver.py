@@ -1,0 +1,152 @@
+"""The process that drives Ray: does what the kernel asks, one thing after the other, until the kernel is gone.
+
+``python -m lightning_lab.policy.verl.driver DESCRIPTOR PARENT``
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.verl.errors import LearnerLostError
+from lightning_lab.policy.verl.settings import Setup, VerlSettings
+
+_WATCH_S = 1.0
+_MISSES = 3
+"""Times in a row that the head does not answer before it counts as gone."""
+
+
+class Driver:
+    """One learner. Methods are called by name."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._ranks: Any = None
+        self._replied = threading.Lock()
+
+    def serve(self) -> None:
+        """Until the kernel hangs up."""
+        while True:
+            try:
+                method, arguments = self._connection.recv()
+            except EOFError:
+                return
+            reply: tuple[str, Any]
+            try:
+                reply = "done", getattr(self, method)(*arguments)
+            except PolicyError as error:
+                reply = "raised", error
+            except Exception as error:
+                traceback.print_exc()
+                reply = "raised", PolicyError(f"The learner failed: {type(error).__name__}: {error}")
+            with self._replied:
+                self._connection.send(reply)
+
+    def start(self, directory: Path, settings: VerlSettings, environment: dict[str, str]) -> dict[str, Any]:
+        """→ data ranks, and the process ids of all ranks."""
+        os.environ.update(environment)
+        if settings.device == "cpu":
+            os.environ.update(cpu_environment())
+            environment = {**environment, **cpu_environment()}
+        import ray
+
+        from lightning_lab.policy.verl.cluster import Ranks, check_resources, connect
+        from lightning_lab.policy.verl.config import check_names
+
+        check_names(settings)
+        connect(settings, environment)
+        self._watch(ray.get_runtime_context().gcs_address)
+        check_resources(settings)
+        self._ranks = Ranks(Setup(directory=directory, settings=settings))
+        return {"ranks": self._ranks.count, "pids": self._ranks.pids}
+
+    def learn(self, parts: Any, own: Any, loss: str, loss_options: Any, learning_rate: float) -> list[Any]:
+        from lightning_lab.policy.verl.worker import StepRequest
+
+        request = StepRequest(own=own, loss=loss, loss_options=loss_options, learning_rate=learning_rate)
+        return list(self._ranks.each("learn", parts, request))
+
+    def logprobs(self, parts: Any, temperature: float) -> list[Any]:
+        return list(self._ranks.each("logprobs", parts, temperature))
+
+    def export(self, directory: Path) -> None:
+        self._ranks.all("export", directory)
+
+    def save(self, directory: Path) -> None:
+        self._ranks.all("save_checkpoint", str(directory))
+
+    def load(self, directory: Path) -> None:
+        self._ranks.all("load_checkpoint", str(directory))
+
+    def _watch(self, head: str) -> None:
+        """Say that the cluster's head is gone before Ray, after a minute or more, ends this process without a word."""
+        host, _, port = head.rpartition(":")
+
+        def body() -> None:
+            misses = 0
+            while misses < _MISSES:
+                time.sleep(_WATCH_S)
+                misses = 0 if _answers(host.strip("[]"), int(port)) else misses + 1
+            lost = LearnerLostError(
+                f"The head of the Ray cluster at {head} is gone, and the learner with it. Start the cluster again; the "
+                "run goes on from its latest checkpoint with trainer.resume."
+            )
+            with self._replied:
+                self._connection.send(("raised", lost))
+                os._exit(1)
+
+        threading.Thread(target=body, name="lightning-lab-head", daemon=True).start()
+
+
+def cpu_environment() -> dict[str, str]:
+    """What makes verl, wherever it is imported from here on, run on CPUs."""
+    return {
+        "VERL_PLATFORM": "cpu",
+        "VERL_USE_EXTERNAL_MODULES": "lightning_lab.policy.verl.platform",
+        "VERL_ENGINE_DEVICE": "cuda",  # its FSDP engine is registered by devices' names; the class itself asks torch
+    }
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=2.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _end_with(parent: int) -> None:
+    """Also where the kernel was killed while this process is busy: it cannot see then that its connection has ended."""
+
+    def body() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_S)
+        os._exit(1)
+
+    threading.Thread(target=body, name="lightning-lab-parent", daemon=True).start()
+
+
+def main(close: Callable[[], None] | None = None) -> None:
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell is none of its business
+    _end_with(parent)
+    Driver(Connection(descriptor)).serve()
+    if "ray" in sys.modules:
+        import ray
+
+        ray.shutdown()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

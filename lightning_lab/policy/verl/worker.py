@@ -1,0 +1,173 @@
+"""One rank: verl's training worker, whose passes follow the lab's plan and minimise the lab's objective."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import NonTensorData
+from torch import Tensor
+from verl.utils.device import get_device_id, get_device_name
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine_workers import TrainingWorker
+
+from lightning_lab.algorithms.losses import LOSSES
+from lightning_lab.policy.base import LossRow, PolicyError
+from lightning_lab.policy.torch.learner_options import StepOptions
+from lightning_lab.policy.torch.report import COLUMNS
+from lightning_lab.policy.verl.config import stored_dtype, worker_config
+from lightning_lab.policy.verl.export import WeightFiles
+from lightning_lab.policy.verl.rows import MicroBatch, RowsLoss, at_places, micro_batch
+from lightning_lab.policy.verl.settings import Setup
+from lightning_lab.records import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRequest:
+    """What one update is to do."""
+
+    own: StepOptions
+    loss: str
+    loss_options: Mapping[str, Any]
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """What one rank did in an update."""
+
+    columns: Mapping[str, Floats]
+    """By the names of ``report.COLUMNS``; over the trained tokens of the rank's rows, in the order of those rows."""
+    masked: Mapping[str, int]
+    loss: float
+    grad_norm: float
+    """Of the whole gradient, before clipping."""
+
+
+class LearnerWorker(TrainingWorker):  # type: ignore[misc]
+    """Built and called by `Ranks`; every method is called on all ranks at once."""
+
+    def __init__(self, setup: Setup) -> None:
+        _join_ranks()
+        super().__init__(worker_config(setup))
+        self._setup = setup
+        self._dtype = getattr(torch, stored_dtype((setup.directory / "config.json").read_text(encoding="utf-8")))
+        self._reference: Any = None
+
+    def begin(self) -> int:
+        """Load the model → this rank's process id."""
+        self.reset()
+        return os.getpid()
+
+    def learn(self, micro_batches: Sequence[Sequence[LossRow]], request: StepRequest) -> RankResult:
+        """One optimiser step on this rank's micro-batches, of which every rank has as many."""
+        if request.loss not in LOSSES:
+            raise PolicyError(
+                f"The ranks do not know the loss {request.loss!r}: it was registered in the notebook only. Put it into "
+                "a module that they can import, and name that: model={'external_lib': 'my_losses'}."
+            )
+        own, engine = request.own, self.engine
+        device = torch.device(get_device_id() if get_device_name() != "cpu" else "cpu")
+        batches = [micro_batch(rows, own.temperature, device) for rows in micro_batches]
+        references = self._reference_logprobs(batches) if own.kl_coef else [None] * len(batches)
+        losses = [
+            RowsLoss(batch, reference, own, request.loss, request.loss_options)
+            for batch, reference in zip(batches, references, strict=True)
+        ]
+        with engine.train_mode():
+            for group in engine.optimizer.param_groups:
+                group["lr"], group["weight_decay"] = request.learning_rate, own.weight_decay
+            engine.optimizer_config.clip_grad = own.max_grad_norm
+            engine.optimizer_zero_grad()
+            for batch, loss in zip(batches, losses, strict=True):
+                engine.forward_backward_batch(self._told(batch), loss_function=loss)
+            norm = float(engine.optimizer_step()) if batches else 0.0
+        return _result(losses, own, norm)
+
+    def logprobs(self, micro_batches: Sequence[Sequence[LossRow]], temperature: float) -> list[Floats]:
+        """Log-probs of the trained tokens, by micro-batch and then row by row: [T] each."""
+        device = torch.device(get_device_id() if get_device_name() != "cpu" else "cpu")
+        batches = [micro_batch(rows, temperature, device, entropy=False) for rows in micro_batches]
+        return [_numpy(found) for found in self._evaluate(self.engine, batches)]
+
+    def export(self, directory: Path) -> None:
+        """Rank 0 writes the whole weights; the others hand it their parts."""
+        named, _ = self.engine.get_per_tensor_param()
+        tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
+        files = WeightFiles(directory) if self.rank == 0 else None
+        for name, tensor in named:
+            if files is not None and not (tied and name == "lm_head.weight"):
+                files.add(name, tensor.detach().to("cpu", self._dtype))
+        if files is not None:
+            files.close()
+
+    def _told(self, batch: MicroBatch) -> Any:
+        """With verl's own settings of a pass."""
+        for name in ("use_remove_padding", "use_fused_kernels"):
+            batch.data[name] = NonTensorData(bool(self.model_config.get(name, False)))
+        return batch.data
+
+    def _reference_logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
+        """Of the model as it was loaded: without its adapter, or, trained whole, loaded once more."""
+        with ExitStack() as stack:
+            engine = self.engine
+            if self.model_config.lora_rank:
+                stack.enter_context(engine.disable_adapter())
+            else:
+                engine = self._reference = self._reference or self._load_reference()
+            return self._evaluate(engine, batches)
+
+    def _load_reference(self) -> Any:
+        config = worker_config(replace(self._setup, forward_only=self._setup.settings.device != "cpu"))
+        config.engine_config.use_remove_padding = self.model_config.get("use_remove_padding", False)
+        engine = EngineRegistry.new(
+            model_type=config.model_type,
+            backend=config.engine_config.strategy,
+            model_config=config.model_config,
+            engine_config=config.engine_config,
+            optimizer_config=config.optimizer_config,
+            checkpoint_config=config.checkpoint_config,
+        )
+        engine.initialize()
+        return engine
+
+    def _evaluate(self, engine: Any, batches: Sequence[MicroBatch]) -> list[Tensor]:
+        """Log-probs of the trained tokens, [T] by micro-batch, without a gradient."""
+        found = []
+        with engine.eval_mode():
+            for batch in batches:
+                output = engine.infer_batch(self._told(batch))
+                places = batch.data.to(get_device_id()) if get_device_name() != "cpu" else batch.data
+                found.append(at_places(output["model_output"]["log_probs"], places))
+        return found
+
+
+def _join_ranks() -> None:
+    """verl would name gloo twice, once for CPUs and once for the device, which torch refuses."""
+    if get_device_name() == "cpu" and not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(
+            "gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
+        )
+
+
+def _result(losses: Sequence[RowsLoss], own: StepOptions, norm: float) -> RankResult:
+    found = [loss.found for loss in losses if loss.found is not None]
+    return RankResult(
+        columns={
+            name: np.concatenate([_numpy(one.columns[name]) for one in found] or [np.zeros(0, np.float32)])
+            for name in COLUMNS
+        },
+        masked={name: sum(one.masked[name] for one in found) for name in own.corrections},
+        loss=sum(float(one.value.detach()) for one in found),
+        grad_norm=norm,
+    )
+
+
+def _numpy(values: Tensor) -> Floats:
+    return np.asarray(values.detach().float().cpu().numpy())
