@@ -1,8 +1,9 @@
 /** Reading the answers to requests, purely; as untrusted as everything else on the wire. */
 
 import { Buffer, decodeRows } from './decodeColumns';
+import { decodeFrame, decodeRun } from './decodeFrame';
 import { checkSchema, count, list, number, object, text } from './decodeJson';
-import type { IBreakSide, IBreakSides, IGroupWeights, IRowBlock, ISegment, ITokenPart } from './wire';
+import type { IBreakSide, IBreakSides, IFrame, IGroupWeights, IRowBlock, IRunInfo, ISegment, ITokenPart } from './wire';
 
 /** Part of the rollout table: the answer to `rows`. */
 export function decodeBlock(data: unknown, buffers: readonly Buffer[]): IRowBlock {
@@ -83,4 +84,30 @@ export function decodeWeights(data: unknown): IGroupWeights {
       };
     })
   };
+}
+
+/** A run that the lab remembers, as it is listed. */
+export interface IRunChoice extends IRunInfo {
+  readonly rollouts: number;
+}
+
+/** The answer to `runs`. */
+export function decodeRuns(data: unknown): readonly IRunChoice[] {
+  return list(object(data).runs).flatMap(item => {
+    const run = decodeRun(item);
+    return run ? [{ ...run, rollouts: count(object(item).rollouts) }] : [];
+  });
+}
+
+/** Dotted names and texts: the answer to `settings`. */
+export function decodeSettings(data: unknown): ReadonlyMap<string, string> {
+  return new Map(Object.entries(object(object(data).settings)).map(([name, value]) => [name, text(value)]));
+}
+
+/** Part of another run: the answer to `run`. Throws `SchemaMismatch`. */
+export function decodeRunPart(
+  data: unknown,
+  buffers: readonly Buffer[]
+): { readonly frame: IFrame; readonly left: boolean } {
+  return { frame: decodeFrame(data, buffers), left: object(data).left === true };
 }

@@ -4,7 +4,7 @@ import { Buffer, decodeRows } from './decodeColumns';
 import { checkSchema, count, list, number, object, text } from './decodeJson';
 import { ICounters, IFrame, IHeldOut, IProblem, IReward, IRunInfo, IStepRow, STEP_NUMBERS, StepNumber } from './wire';
 
-function decodeRun(value: unknown): IRunInfo | null {
+export function decodeRun(value: unknown): IRunInfo | null {
   const run = object(value);
   if (typeof run.id !== 'string') {
     return null;

@@ -7,6 +7,7 @@ import { act, ReactElement } from 'react';
 import { createRoot } from 'react-dom/client';
 
 import { RunModel } from '../src/model';
+import type { IRunFiles } from '../src/otherRun';
 import { ViewProvider } from '../src/panel/view';
 import type { IAnswer } from '../src/request';
 import { Selection } from '../src/selection';
@@ -73,14 +74,19 @@ export interface IRendered {
   readonly unmount: () => void;
 }
 
-export async function renderView(source: IRunSource, element: ReactElement, visible = true): Promise<IRendered> {
+export async function renderView(
+  source: IRunSource,
+  element: ReactElement,
+  visible = true,
+  files: IRunFiles | null = null
+): Promise<IRendered> {
   const node = document.createElement('div');
   document.body.append(node);
   const root = createRoot(node);
   const trans = nullTranslator.load('lightning_lab');
   const settle = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 40));
   await act(async () =>
-    root.render(<ViewProvider value={{ source, trans, visible, theme: 0 }}>{element}</ViewProvider>)
+    root.render(<ViewProvider value={{ source, trans, visible, theme: 0, files }}>{element}</ViewProvider>)
   );
   await act(settle);
   const byTestId = (id: string): HTMLElement | null => node.querySelector(`[data-testid="${id}"]`);

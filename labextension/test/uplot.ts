@@ -14,6 +14,14 @@ export default class FakePlot {
   setData(data: unknown): void {
     this.data = data;
   }
+  readonly over = document.createElement('div');
+  selected = { left: 0, width: 0 };
+  setSelect(select: { left: number; width: number }): void {
+    this.selected = select;
+  }
+  valToPos(value: number): number {
+    return value;
+  }
   setSize(): void {}
   destroy(): void {
     this.destroyed = true;

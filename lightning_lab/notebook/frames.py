@@ -151,12 +151,35 @@ def encode_rows(rows: Sequence[RolloutRow]) -> tuple[list[dict[str, Any]], list[
 
 def rows_reply(rows: Sequence[RolloutRow], start: int) -> Reply:
     """As many rows as fit into one answer, from ``start`` on."""
-    budget = MAX_REPLY_BYTES
+    taken = _rows_within(rows, start, MAX_REPLY_BYTES)
+    columns, buffers = encode_rows(taken)
+    return Reply({"from": start, "rows": len(taken), "columns": columns}, buffers)
+
+
+def frame_reply(table: RolloutTable, snapshot: Snapshot, *, rows_from: int, steps_from: int) -> Reply:
+    """A whole run in as many frames as one asks for: rows and steps from where the last answer ended.
+
+    ``left``: whether there is more of either.
+    """
+    steps = _fitting(snapshot.steps[steps_from:], MAX_REPLY_BYTES // 2)
+    rows = _rows_within(table.rows, rows_from, MAX_REPLY_BYTES // 2)
+    columns, buffers = encode_rows(rows)
+    header = {
+        **snapshot.fields(),
+        "seq": 1,
+        "at": snapshot.at,
+        "steps": {"from": steps_from, "rows": list(steps)},
+        "rollouts": {"rows": len(rows), "columns": columns},
+        "left": steps_from + len(steps) < len(snapshot.steps) or rows_from + len(rows) < len(table.rows),
+    }
+    return Reply(header, buffers)
+
+
+def _rows_within(rows: Sequence[RolloutRow], start: int, budget: int) -> Sequence[RolloutRow]:
     stop = start
     while stop < len(rows) and (budget := budget - rows[stop].wire_bytes()) >= 0:
         stop += 1
-    columns, buffers = encode_rows(rows[start:stop])
-    return Reply({"from": start, "rows": stop - start, "columns": columns}, buffers)
+    return rows[start:stop]
 
 
 def plain_columns(rows: Sequence[RolloutRow]) -> list[dict[str, Any]]:

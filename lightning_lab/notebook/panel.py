@@ -22,7 +22,7 @@ _UPDATING = frozenset({Phase.CLOSING, Phase.DRAINING, Phase.UPDATING, Phase.PUBL
 def handlers(lab: Lab) -> dict[str, Handler]:
     """The request methods of one lab."""
     panel = _Panel(lab)
-    reading = reading_handlers(lambda: lab.store, decoded_by(lambda: lab.decode), lab.redaction)
+    reading = reading_handlers(lambda: lab.store, decoded_by(lambda: lab.decode), lab.redaction, lab.manifest)
     return {**reading, "hello": panel.hello, "rows": panel.rows, "action": panel.action, "select": panel.select}
 
 

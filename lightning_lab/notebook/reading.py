@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lightning_lab.notebook.comparing import Comparing, Manifest
 from lightning_lab.notebook.cuts import Cuts, cuts_of
 from lightning_lab.notebook.detail import rollout_detail
 from lightning_lab.notebook.redacted import redacted
@@ -20,10 +21,20 @@ from lightning_lab.store.errors import UnknownIdError
 _METHODS = ("rollout", "tokens", "sides", "weights", "timeline")
 
 
-def reading_handlers(store: Callable[[], Store], text: TokenText, redaction: Redaction = COMMON) -> dict[str, Handler]:
-    """``store`` is asked each time: a closed lab reads from another one than an open lab."""
+def reading_handlers(
+    store: Callable[[], Store],
+    text: TokenText,
+    redaction: Redaction = COMMON,
+    manifest: Manifest | None = None,
+) -> dict[str, Handler]:
+    """``store`` is asked each time: a closed lab reads from another one than an open lab.
+
+    ``manifest``: by default the one inside the store, which exported runs have.
+    """
     reading = _Reading(store, text, redaction)
-    return {name: reading.found(getattr(reading, name)) for name in _METHODS}
+    comparing = Comparing(store, redaction, manifest or (lambda _: store().manifest()))
+    methods = [getattr(reading, name) for name in _METHODS] + [comparing.runs, comparing.settings, comparing.run]
+    return {method.__name__: _found(method) for method in methods}
 
 
 class _Reading:
@@ -56,19 +67,22 @@ class _Reading:
             raise RequestError("A timeline needs a list of rollouts.")
         return timeline_reply(self._store(), str(params.get("run", "")), ids)
 
-    def found(self, handler: Handler) -> Handler:
-        def answer(params: Mapping[str, Any]) -> Any:
-            try:
-                return handler(params)
-            except UnknownIdError:
-                what = f"There is no rollout {params.get('id')!r} here."
-                raise RequestError(what, "It may belong to a lab that was closed.") from None
-
-        return answer
-
     def _cuts(self, params: Mapping[str, Any]) -> Cuts:
         cuts = cuts_of(self._store(), str(params.get("id", "")), self._text.decode)
         return redacted(cuts, self._redaction, self._text.decode)
+
+
+def _found(handler: Handler) -> Handler:
+    def answer(params: Mapping[str, Any]) -> Any:
+        try:
+            return handler(params)
+        except UnknownIdError:
+            what = (
+                f"There is no {'run' if 'run' in params else 'rollout'} {params.get('run', params.get('id'))!r} here."
+            )
+            raise RequestError(what, "It may belong to a lab that was closed.") from None
+
+    return answer
 
 
 def _place(params: Mapping[str, Any], name: str, count: int) -> int:

@@ -10,7 +10,8 @@ from lightning_lab.records import Event, Phase, Run, Step
 
 _METRICS = (
     "reward", "entropy", "grad_norm", "approx_kl", "clip_frac", "no_signal", "ratio_mean", "ratio_max", "staleness",
-    "tokens", "breaks", "infrastructure", "logprob_diff_max", "seconds_collect", "seconds_update",
+    "staleness_max", "padding", "length_mean", "length_max", "tokens", "breaks", "infrastructure", "logprob_diff_max",
+    "seconds_collect", "seconds_update",
 )  # fmt: skip
 
 

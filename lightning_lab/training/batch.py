@@ -107,7 +107,10 @@ def build_batch(
         updates=[[[rows[index] for index in indices] for indices in update] for update in micro_batches],
         places=[places[index] for update in micro_batches for indices in update for index in indices],
         skipped=_skip_reason(valid, rows),
-        metrics=_counts(rollouts, rewards, used, group_of, samples, rows, version),
+        metrics={
+            **_counts(rollouts, rewards, used, group_of, samples, rows, version),
+            **_lengths([[lengths[i] for i in micro_batch] for update in micro_batches for micro_batch in update]),
+        },
     )
 
 
@@ -207,6 +210,19 @@ def _counts(
     if valid.any():
         metrics["reward"] = float(rewards[valid].mean())
     return metrics
+
+
+def _lengths(micro_batches: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Tokens of the rows; the share of empty slots when each row is as long as the longest of its micro-batch."""
+    lengths = [length for micro_batch in micro_batches for length in micro_batch]
+    slots = sum(len(micro_batch) * max(micro_batch) for micro_batch in micro_batches if micro_batch)
+    if not lengths:
+        return {}
+    return {
+        "length_mean": sum(lengths) / len(lengths),
+        "length_max": float(max(lengths)),
+        "padding": 1.0 - sum(lengths) / slots,
+    }
 
 
 def _or_nan(reward: float | None) -> float:

@@ -1,22 +1,29 @@
 /** The panel's root: the empty state, the Run page, or a Rollout page over it. */
 
-import { useCallback, useEffect, useRef } from 'react';
+import { useCallback, useEffect, useRef, useState } from 'react';
 
 import { EmptyState } from './emptyState';
 import { useSource } from './hooks';
 import { RolloutPage } from './rolloutPage';
 import { RunPage } from './runPage';
-import { useView } from './view';
+import type { IRunSource } from '../tokens';
+import { useView, ViewProvider } from './view';
 
 export function App(): JSX.Element {
-  const { source, visible } = useView();
+  const view = useView();
+  const { source, visible } = view;
   useSource(source, visible);
   const { model, selection } = source;
   const { rollout } = selection.current;
   const root = useRef<HTMLDivElement>(null);
+  const [guest, setGuest] = useState<{ source: IRunSource; id: string } | null>(null);
 
   const open = useCallback(
-    (id: string) => {
+    (id: string, from?: IRunSource) => {
+      if (from && from !== source) {
+        setGuest({ source: from, id });
+        return;
+      }
       const { rows } = source.model;
       const row = rows.rowOf(id);
       const step = row < 0 ? NaN : rows.numbers.step[row];
@@ -59,7 +66,12 @@ export function App(): JSX.Element {
         <EmptyState />
       ) : (
         <>
-          <RunPage active={visible && rollout === undefined} onOpen={open} />
+          <RunPage active={visible && rollout === undefined && guest === null} onOpen={open} />
+          {guest && (
+            <ViewProvider value={{ ...view, source: guest.source }}>
+              <RolloutPage id={guest.id} onOpen={id => setGuest({ ...guest, id })} onBack={() => setGuest(null)} />
+            </ViewProvider>
+          )}
           {rollout !== undefined && <RolloutPage id={rollout} onOpen={open} onBack={back} />}
         </>
       )}

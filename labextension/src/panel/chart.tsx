@@ -14,8 +14,10 @@ export interface ISeries {
   /** A CSS variable of the theme. */
   readonly color: string;
   readonly values: readonly (number | null)[];
-  /** `line` joins points over gaps; `points` draws isolated marks; `faint` is a line that stands back. */
-  readonly look: 'line' | 'points' | 'faint';
+  /** `line` joins points over gaps; `points` draws isolated marks; `faint` is a line that stands back, `edge` of a band. */
+  readonly look: 'line' | 'points' | 'faint' | 'edge';
+  /** The place of another series: what lies between is filled. */
+  readonly fillTo?: number;
 }
 
 export interface IChartProps {
@@ -30,6 +32,8 @@ export interface IChartProps {
   readonly height?: number;
   /** Steps were brushed, first and last. */
   readonly onBrush?: (steps: readonly [number, number]) => void;
+  /** Steps that are selected now. */
+  readonly brushed?: readonly [number, number] | null;
 }
 
 /** Charts of one view move their cursors together. */
@@ -53,6 +57,8 @@ function seriesOptions(series: ISeries, node: Element): uPlot.Series {
           width: 1.5
         }
       };
+    case 'edge':
+      return { label: series.label, stroke, width: 0.5, alpha: 0.5, spanGaps: true, points: { show: false } };
     case 'faint':
       return { label: series.label, stroke, width: 1, alpha: 0.55, spanGaps: true, points: { show: false } };
     default:
@@ -102,7 +108,12 @@ function options(props: IChartProps, node: HTMLElement, width: number, height: n
       },
       { ...axis, size: 40, gap: 4, space: 28, values: (_u, splits) => axisLabels(splits) }
     ],
-    series: [{ label: 'step' }, ...props.series.map(series => seriesOptions(series, node))]
+    series: [{ label: 'step' }, ...props.series.map(series => seriesOptions(series, node))],
+    bands: props.series.flatMap(({ fillTo, color }, i): uPlot.Band[] =>
+      fillTo === undefined
+        ? []
+        : [{ series: [fillTo + 1, i + 1], fill: `color-mix(in srgb, ${themeColor(node, color)} 18%, transparent)` }]
+    )
   };
 }
 
@@ -113,6 +124,11 @@ function brushed(chart: uPlot, onBrush: IChartProps['onBrush']): void {
     const from = Math.round(chart.posToVal(left, 'x'));
     onBrush([from, Math.max(from, Math.round(chart.posToVal(left + width, 'x')))]);
   }
+}
+
+/** Edges are told by the band that they bound. */
+function told(series: ISeries): boolean {
+  return series.look !== 'edge';
 }
 
 function latest(values: readonly (number | null)[]): number | null {
@@ -182,13 +198,29 @@ export function Chart(props: IChartProps): JSX.Element {
     }
   }, [width, height]);
 
+  const [from, to] = props.brushed ?? [null, null];
+  useEffect(() => {
+    const chart = plot.current;
+    if (!chart || width === 0) {
+      return;
+    }
+    // A step fills the room around its point.
+    const [left, right] =
+      from === null || to === null ? [0, 0] : [from - 0.5, to + 0.5].map(x => chart.valToPos(x, 'x'));
+    const inside = (x: number): number => Math.max(0, Math.min(chart.over.clientWidth, x));
+    chart.setSelect(
+      { left: inside(left), width: inside(right) - inside(left), top: 0, height: chart.over.clientHeight },
+      false
+    );
+  }, [from, to, width, x, drawn, shape, theme, height]);
+
   const at = cursor !== null && cursor < x.length ? cursor : null;
   return (
     <figure className="ll-chart" data-testid={testId} data-points={props.x.length}>
       <figcaption>
         <span className="ll-chart-title">{title}</span>
         <span className="ll-legend">
-          {series.map(s => (
+          {series.filter(told).map(s => (
             <span key={s.label} className="ll-legend-item">
               <i className={`ll-swatch ll-mod-${s.look}`} style={{ color: s.color }} aria-hidden="true" />
               {s.label} <b>{reading(at === null ? latest(s.values) : s.values[at])}</b>

@@ -2,8 +2,11 @@
 
 import { useMemo, useState } from 'react';
 
+import { words } from '../format';
+import type { IStepFacts } from '../stepFacts';
 import type { IHeldOut, IStepRow, StepNumber } from '../wire';
 import { Chart, ISeries } from './chart';
+import { useStepFacts } from './useStepFacts';
 import { useView } from './view';
 
 /** A trailing exponential mean with a memory of about ten steps; gaps carry the last value. */
@@ -35,9 +38,10 @@ const SMOOTH_FROM = 12;
 export interface IMetricChartProps {
   readonly height?: number;
   readonly onBrush?: (steps: readonly [number, number]) => void;
+  readonly brushed?: readonly [number, number] | null;
 }
 
-export function RewardChart({ height, onBrush }: IMetricChartProps): JSX.Element {
+export function RewardChart({ height, ...brush }: IMetricChartProps): JSX.Element {
   const { source, trans } = useView();
   const { steps, reward } = source.model;
   const stamp = `${source.model.run?.id}:${steps.length}:${steps[steps.length - 1]?.index}:${reward.heldOut.length}`;
@@ -77,7 +81,7 @@ export function RewardChart({ height, onBrush }: IMetricChartProps): JSX.Element
       series={series}
       range={[0, 1]}
       height={height}
-      onBrush={onBrush}
+      {...brush}
       empty={trans.__('No step yet: the first point appears after the first update.')}
     />
   );
@@ -106,7 +110,21 @@ export const METRICS: readonly IMetric[] = [
     ]
   },
   { title: 'Gradient norm', names: [{ name: 'grad_norm', label: 'before clipping', color: ONE }] },
-  { title: 'Staleness', names: [{ name: 'staleness', label: 'publishes, mean', color: ONE }] },
+  {
+    title: 'Staleness',
+    names: [
+      { name: 'staleness', label: 'mean, publishes', color: ONE },
+      { name: 'staleness_max', label: 'largest', color: TWO }
+    ]
+  },
+  {
+    title: 'Sample lengths',
+    names: [
+      { name: 'length_mean', label: 'mean, tokens', color: ONE },
+      { name: 'length_max', label: 'longest', color: TWO }
+    ]
+  },
+  { title: 'Padding', names: [{ name: 'padding', label: 'of slots', color: TWO }] },
   { title: 'Trained tokens', names: [{ name: 'tokens', label: 'per step', color: ONE }] },
   { title: 'Breaks', names: [{ name: 'breaks', label: 'calls', color: TWO }] },
   { title: 'Infrastructure failures', names: [{ name: 'infrastructure', label: 'rollouts', color: TWO }] },
@@ -119,7 +137,7 @@ export const METRICS: readonly IMetric[] = [
   }
 ];
 
-export function MetricChart({ metric, height, onBrush }: IMetricChartProps & { metric: IMetric }): JSX.Element {
+export function MetricChart({ metric, height, ...brush }: IMetricChartProps & { metric: IMetric }): JSX.Element {
   const { source, trans } = useView();
   const { steps } = source.model;
   const stamp = `${source.model.run?.id}:${steps.length}:${steps[steps.length - 1]?.index}`;
@@ -142,20 +160,102 @@ export function MetricChart({ metric, height, onBrush }: IMetricChartProps & { m
       series={series}
       range={[0, 0]}
       height={height}
-      onBrush={onBrush}
+      {...brush}
       empty={steps.length > 0 ? trans.__('Not computed.') : trans.__('No step yet.')}
     />
   );
 }
 
-/** Reward and one more; all of them on demand. */
-export function Charts({ onBrush }: IMetricChartProps): JSX.Element {
+/** How the advantages of a step's rollouts lie: the middle half filled, the rest between the thin lines. */
+function AdvantageChart({ facts, ...brush }: IMetricChartProps & { facts: IStepFacts }): JSX.Element {
+  const { trans } = useView();
+  const { x, series } = useMemo(() => {
+    const [least, low, median, high, largest] = facts.advantage;
+    const edge = (label: string, values: readonly number[], fillTo?: number): ISeries => ({
+      label,
+      color: ONE,
+      look: 'edge',
+      values: values.map(orNull),
+      fillTo
+    });
+    return {
+      x: [...facts.steps],
+      series: [
+        edge('least', least),
+        edge('lower quarter', low),
+        edge('upper quarter', high, 1),
+        edge('largest', largest),
+        { label: trans.__('median'), color: ONE, look: 'line', values: median.map(orNull) } as ISeries
+      ]
+    };
+  }, [facts, trans]);
+  return (
+    <Chart
+      title={trans.__('Advantages')}
+      testId="ll-advantage-chart"
+      x={x}
+      series={series}
+      range={[0, 0]}
+      empty={trans.__('No step yet.')}
+      {...brush}
+    />
+  );
+}
+
+const FAILURE_COLORS = ['var(--jp-error-color1)', TWO, 'var(--jp-info-color1)', 'var(--jp-ui-font-color2)'];
+
+/** Rollouts that did not complete, by why: the most frequent reasons. */
+function FailureChart({ facts, ...brush }: IMetricChartProps & { facts: IStepFacts }): JSX.Element {
+  const { trans } = useView();
+  const { x, series } = useMemo(() => {
+    const shown = facts.failures.slice(0, FAILURE_COLORS.length);
+    return {
+      x: shown.length > 0 ? [...facts.steps] : [],
+      series: shown.map(({ outcome, counts }, i): ISeries => ({
+        label: words(outcome),
+        color: FAILURE_COLORS[i],
+        look: 'line',
+        values: counts
+      }))
+    };
+  }, [facts]);
+  return (
+    <Chart
+      title={trans.__('Failures by outcome')}
+      testId="ll-failures-chart"
+      x={x}
+      series={series}
+      range={[0, 1]}
+      empty={trans.__('Every rollout completed.')}
+      {...brush}
+    />
+  );
+}
+
+function orNull(value: number): number | null {
+  return Number.isNaN(value) ? null : value;
+}
+
+/** Charts that read the rollouts; they cost a pass over all of them. */
+function RolloutCharts(brush: IMetricChartProps): JSX.Element {
+  const facts = useStepFacts();
+  return (
+    <>
+      <AdvantageChart facts={facts} {...brush} />
+      <FailureChart facts={facts} {...brush} />
+    </>
+  );
+}
+
+/** Reward and what one looks at next; all of them on demand. */
+export function Charts(brush: IMetricChartProps): JSX.Element {
   const { trans } = useView();
   const [all, setAll] = useState(false);
   return (
     <section className={`ll-charts ${all ? 'll-mod-all' : ''}`} aria-label={trans.__('Charts')}>
-      <RewardChart onBrush={onBrush} />
-      {METRICS.map((metric, i) => (all || i < 3) && <MetricChart key={metric.title} {...{ metric, onBrush }} />)}
+      <RewardChart {...brush} />
+      {METRICS.map((metric, i) => (all || i < 3) && <MetricChart key={metric.title} metric={metric} {...brush} />)}
+      {all && <RolloutCharts {...brush} />}
       <button type="button" className="ll-link ll-all-charts" aria-expanded={all} onClick={() => setAll(!all)}>
         {all ? trans.__('Fewer charts') : trans.__('All charts')}
       </button>

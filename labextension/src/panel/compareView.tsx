@@ -1,119 +1,128 @@
-/** Two steps beside each other: their numbers, and what became of the same tasks. */
+/** Two runs or two steps beside each other. */
 
 import { useState } from 'react';
 
-import { compareMetrics, compareTasks, ITaskSide } from '../compare';
-import { fixed, reading, shortId, words } from '../format';
-import { visibleLine } from '../text';
+import type { ISide } from '../compare';
+import { shortId } from '../format';
+import type { RunModel } from '../model';
+import type { IRunSource } from '../tokens';
+import { CompareCharts } from './compareCharts';
+import { NumbersTable, SettingsTable, TasksTable } from './compareTables';
+import { useOtherRun } from './useOtherRun';
 import { useView } from './view';
 
 interface IStepSelectProps {
   readonly label: string;
-  readonly steps: readonly number[];
-  readonly value: number;
-  readonly onChange: (step: number) => void;
+  readonly model: RunModel;
+  readonly value: number | null;
+  readonly onChange: (step: number | null) => void;
 }
 
-function StepSelect({ label, steps, value, onChange }: IStepSelectProps): JSX.Element {
-  return (
-    <label>
-      {label}{' '}
-      <select value={value} onChange={event => onChange(Number(event.target.value))}>
-        {steps.map(step => (
-          <option key={step} value={step}>
-            {step}
-          </option>
-        ))}
-      </select>
-    </label>
-  );
-}
-
-function Side({ side, onOpen }: { side: ITaskSide | null; onOpen: (id: string) => void }): JSX.Element {
+function StepSelect({ label, model, value, onChange }: IStepSelectProps): JSX.Element {
   const { trans } = useView();
-  if (!side) {
-    return <td className="ll-dim">{trans.__('not in it')}</td>;
-  }
   return (
-    <td>
-      <b>{Number.isNaN(side.reward) ? trans.__('no reward') : fixed(side.reward, 2)}</b>{' '}
-      {side.rollouts.map(id => (
-        <button key={id} type="button" className="ll-link" title={visibleLine(id)} onClick={() => onOpen(id)}>
-          {shortId(id)}
-        </button>
+    <select
+      aria-label={label}
+      value={value ?? ''}
+      onChange={event => onChange(event.target.value === '' ? null : Number(event.target.value))}
+    >
+      <option value="">{trans.__('whole run')}</option>
+      {model.steps.map(({ index }) => (
+        <option key={index} value={index}>
+          {trans.__('step %1', index)}
+        </option>
       ))}
-    </td>
+    </select>
   );
+}
+
+/** What was picked for a side; `undefined` until something was. */
+interface IPicked {
+  readonly a?: number | null;
+  readonly b?: number | null;
 }
 
 export interface ICompareViewProps {
-  readonly onOpen: (id: string) => void;
+  /** @param from - the run it belongs to, where that is not the one on show. */
+  readonly onOpen: (id: string, from?: IRunSource) => void;
 }
 
 export function CompareView({ onOpen }: ICompareViewProps): JSX.Element {
   const { source, trans } = useView();
+  const { choices, other, loading, error, picked, pick } = useOtherRun();
+  const [steps, setSteps] = useState<IPicked>({});
   const { model } = source;
-  const steps = model.steps.map(step => step.index);
-  const [picked, setPicked] = useState<{ a?: number; b?: number }>({});
-  if (steps.length < 2) {
-    return <p className="ll-grid-empty">{trans.__('Two steps are needed to compare them.')}</p>;
+  const second = other?.model ?? model;
+  const all = model.steps;
+  // Two runs are compared as wholes, one run by its first and its last step.
+  const a: ISide = { model, step: steps.a !== undefined ? steps.a : other ? null : (all[0]?.index ?? null) };
+  const b: ISide = {
+    model: second,
+    step: steps.b !== undefined ? steps.b : other ? null : (all[all.length - 1]?.index ?? null)
+  };
+  const names = [nameOf(a), nameOf(b)] as const;
+
+  function nameOf({ model: run, step }: ISide): string {
+    const part = step === null ? trans.__('whole run') : trans.__('step %1', step);
+    return other ? `${shortId(run.run?.id ?? '')} · ${part}` : part;
   }
-  const a = picked.a ?? steps[0];
-  const b = picked.b ?? steps[steps.length - 1];
+
   return (
     <div className="ll-compare" data-testid="ll-compare" tabIndex={0} role="region" aria-label={trans.__('Compare')}>
-      <p className="ll-compare-pick">
-        <StepSelect
-          label={trans.__('Step')}
-          steps={steps}
-          value={a}
-          onChange={step => setPicked({ ...picked, a: step })}
-        />
-        <StepSelect
-          label={trans.__('with step')}
-          steps={steps}
-          value={b}
-          onChange={step => setPicked({ ...picked, b: step })}
-        />
-      </p>
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">{trans.__('Number')}</th>
-            <th scope="col">{trans.__('step %1', a)}</th>
-            <th scope="col">{trans.__('step %1', b)}</th>
-            <th scope="col">{trans.__('difference')}</th>
-          </tr>
-        </thead>
-        <tbody>
-          {compareMetrics(model, a, b).map(pair => (
-            <tr key={pair.name}>
-              <th scope="row">{words(pair.name)}</th>
-              <td className="ll-num">{reading(pair.a)}</td>
-              <td className="ll-num">{reading(pair.b)}</td>
-              <td className="ll-num">{pair.a === null || pair.b === null ? '' : reading(pair.b - pair.a)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">{trans.__('Task')}</th>
-            <th scope="col">{trans.__('mean reward in step %1', a)}</th>
-            <th scope="col">{trans.__('mean reward in step %1', b)}</th>
-          </tr>
-        </thead>
-        <tbody>
-          {compareTasks(model, a, b).map(pair => (
-            <tr key={pair.task}>
-              <th scope="row">{visibleLine(pair.task, 90)}</th>
-              <Side side={pair.a} onOpen={onOpen} />
-              <Side side={pair.b} onOpen={onOpen} />
-            </tr>
-          ))}
-        </tbody>
-      </table>
+      <div className="ll-compare-pick">
+        <span>
+          <i className="ll-side ll-mod-a" aria-hidden="true" /> <b>A</b> {trans.__('this run')}
+          <StepSelect
+            label={trans.__('Step of A')}
+            model={model}
+            value={a.step}
+            onChange={step => setSteps({ ...steps, a: step })}
+          />
+        </span>
+        <span>
+          <i className="ll-side ll-mod-b" aria-hidden="true" /> <b>B</b>
+          <select
+            aria-label={trans.__('Run of B')}
+            value={picked}
+            onChange={event => {
+              setSteps({});
+              pick(Number(event.target.value));
+            }}
+          >
+            <option value={-1}>{trans.__('this run')}</option>
+            {choices.map(({ label }, i) => (
+              <option key={i} value={i}>
+                {label}
+              </option>
+            ))}
+          </select>
+          <StepSelect
+            label={trans.__('Step of B')}
+            model={second}
+            value={b.step}
+            onChange={step => setSteps({ ...steps, b: step })}
+          />
+        </span>
+        {choices.length === 0 && (
+          <span className="ll-dim">{trans.__('Exported runs (.llab) beside the notebook can be compared, too.')}</span>
+        )}
+      </div>
+      {loading && <p className="ll-dim">{trans.__('Reading the run…')}</p>}
+      {error && (
+        <p className="ll-notice ll-mod-warn" role="alert">
+          {error}
+        </p>
+      )}
+      {!loading && !error && (
+        <>
+          {other && <CompareCharts a={model} b={second} />}
+          <div className="ll-compare-facts">
+            {other && <SettingsTable sources={[source, other]} names={names} />}
+            <NumbersTable a={a} b={b} names={names} />
+          </div>
+          <TasksTable a={a} b={b} names={names} onOpen={[onOpen, id => onOpen(id, other ?? undefined)]} />
+        </>
+      )}
     </div>
   );
 }

@@ -9,6 +9,7 @@ import { ROLLOUT_STATES } from '../wire';
 import { CompareView } from './compareView';
 import { RolloutGrid } from './grid';
 import { TimelineView } from './timelineView';
+import type { IRunSource } from '../tokens';
 import { useView } from './view';
 
 /** How the rollouts are shown. */
@@ -16,7 +17,7 @@ type Shape = 'table' | 'timeline' | 'compare';
 
 export interface IGridViewProps {
   readonly active: boolean;
-  readonly onOpen: (id: string) => void;
+  readonly onOpen: (id: string, from?: IRunSource) => void;
   /** Rollouts that were picked elsewhere on the page. */
   readonly focus: IFocus | null;
   readonly onFocus: (focus: IFocus | null) => void;

@@ -8,6 +8,7 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { KernelFollower } from '../follow';
 import { labIcon } from '../icons';
 import { AbsentSource } from '../source';
+import type { IRunFiles } from '../otherRun';
 import type { ILinkRegistry, IRunSource } from '../tokens';
 import { App } from './app';
 import { SourceView } from './widget';
@@ -17,6 +18,7 @@ export interface ILabPanelOptions {
   readonly links: ILinkRegistry;
   readonly trans: TranslationBundle;
   readonly themeChanged: ISignal<unknown, unknown> | null;
+  readonly files?: IRunFiles;
 }
 
 export class LabPanel extends Widget {
@@ -57,7 +59,7 @@ export class LabPanel extends Widget {
   }
 
   private _bind(): void {
-    const { follower, links, trans, themeChanged } = this._options;
+    const { follower, links, trans, themeChanged, files } = this._options;
     const name = follower.path.split('/').pop() ?? follower.path;
     this.title.label = trans.__('Lab: %1', name.replace(/\.ipynb$/, ''));
     this.title.caption = trans.__('Lightning Lab of %1', follower.path);
@@ -70,7 +72,7 @@ export class LabPanel extends Widget {
     const old = this._source;
     this._view?.dispose();
     this._source = follower.kernel ? links.acquire(follower.kernel) : new AbsentSource();
-    this._view = new SourceView({ source: this._source, trans, themeChanged }, () => <App />);
+    this._view = new SourceView({ source: this._source, trans, themeChanged, files }, () => <App />);
     (this.layout as PanelLayout).addWidget(this._view);
     old?.dispose();
   }

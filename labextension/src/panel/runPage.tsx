@@ -7,11 +7,12 @@ import { Charts } from './charts';
 import { GridView } from './gridView';
 import { Header } from './header';
 import { Problems } from './problems';
+import type { IRunSource } from '../tokens';
 import { useView } from './view';
 
 export interface IRunPageProps {
   readonly active: boolean;
-  readonly onOpen: (id: string) => void;
+  readonly onOpen: (id: string, from?: IRunSource) => void;
 }
 
 export function RunPage({ active, onOpen }: IRunPageProps): JSX.Element {
@@ -30,7 +31,7 @@ export function RunPage({ active, onOpen }: IRunPageProps): JSX.Element {
     <div className="ll-page ll-run-page" hidden={!active}>
       <Header onOpen={onOpen} />
       <Problems onFocus={setFocus} />
-      {run !== null && run.kind !== 'single' && <Charts onBrush={onBrush} />}
+      {run !== null && run.kind !== 'single' && <Charts onBrush={onBrush} brushed={focus?.steps ?? null} />}
       <GridView active={active} onOpen={onOpen} focus={focus} onFocus={setFocus} />
     </div>
   );

@@ -3,6 +3,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { createContext, useContext } from 'react';
 
+import type { IRunFiles } from '../otherRun';
 import type { IRunSource } from '../tokens';
 
 export interface IView {
@@ -12,6 +13,8 @@ export interface IView {
   readonly visible: boolean;
   /** Grows when the theme changes, so that what is painted on canvas is painted again. */
   readonly theme: number;
+  /** Exported runs to compare with; `null` where there is no folder to look in. */
+  readonly files: IRunFiles | null;
 }
 
 const Context = createContext<IView | null>(null);

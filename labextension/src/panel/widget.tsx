@@ -6,6 +6,7 @@ import type { Message } from '@lumino/messaging';
 import type { ISignal } from '@lumino/signaling';
 import type { ReactElement } from 'react';
 
+import type { IRunFiles } from '../otherRun';
 import type { IRunSource } from '../tokens';
 import { ViewProvider } from './view';
 
@@ -14,6 +15,8 @@ export interface IViewOptions {
   readonly trans: TranslationBundle;
   /** Emitted when colours change; `null` without a theme manager. */
   readonly themeChanged: ISignal<unknown, unknown> | null;
+  /** Exported runs to compare with. */
+  readonly files?: IRunFiles;
 }
 
 /** A view of a source. It does not own the source. */
@@ -34,9 +37,9 @@ export class SourceView extends ReactWidget {
   }
 
   render(): ReactElement {
-    const { source, trans } = this._options;
+    const { source, trans, files = null } = this._options;
     return (
-      <ViewProvider value={{ source, trans, visible: this._visible, theme: this._theme }}>
+      <ViewProvider value={{ source, trans, visible: this._visible, theme: this._theme, files }}>
         {this._content()}
       </ViewProvider>
     );

@@ -7,7 +7,7 @@ import {
   IDocumentWidget,
   TextModelFactory
 } from '@jupyterlab/docregistry';
-import type { ServerConnection } from '@jupyterlab/services';
+import type { Contents, ServerConnection } from '@jupyterlab/services';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ISignal } from '@lumino/signaling';
@@ -15,6 +15,7 @@ import type { ISignal } from '@lumino/signaling';
 import { FileSource } from '../fileSource';
 import { labIcon } from '../icons';
 import { makeRunFileView } from '../panel/runFile';
+import { FolderRuns } from '../runFiles';
 
 const FACTORY = 'Lightning Lab';
 const FILE_TYPE = 'lightning-lab-run';
@@ -33,6 +34,7 @@ class UnreadModelFactory extends TextModelFactory {
 }
 
 interface IFactoryParts {
+  readonly contents: Contents.IManager;
   readonly settings: ServerConnection.ISettings;
   readonly trans: TranslationBundle;
   readonly themeChanged: ISignal<unknown, unknown> | null;
@@ -47,9 +49,10 @@ class RunFileFactory extends ABCWidgetFactory<IDocumentWidget> {
   }
 
   protected createNewWidget(context: DocumentRegistry.Context): IDocumentWidget {
-    const { settings, trans, themeChanged } = this._parts;
+    const { contents, settings, trans, themeChanged } = this._parts;
     const source = new FileSource(settings, context.localPath || context.path);
-    const widget = new DocumentWidget({ context, content: makeRunFileView({ source, trans, themeChanged }) });
+    const files = new FolderRuns(contents, settings, () => context.path);
+    const widget = new DocumentWidget({ context, content: makeRunFileView({ source, trans, themeChanged, files }) });
     widget.disposed.connect(() => source.dispose());
     widget.title.icon = labIcon;
     widget.toolbar.hide();
@@ -90,6 +93,7 @@ export const filePlugin: JupyterFrontEndPlugin<void> = {
         readOnly: true
       },
       {
+        contents: app.serviceManager.contents,
         settings: app.serviceManager.serverSettings,
         trans,
         themeChanged: themes?.themeChanged ?? null

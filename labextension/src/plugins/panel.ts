@@ -7,6 +7,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { KernelFollower } from '../follow';
 import { labIcon } from '../icons';
 import { LabPanel } from '../panel/labPanel';
+import { FolderRuns } from '../runFiles';
 import { CommandIDs, ILinkRegistry } from '../tokens';
 
 interface IOpenArgs {
@@ -38,7 +39,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
   ): void => {
     const trans = (translator ?? nullTranslator).load('lightning_lab');
     const tracker = new WidgetTracker<LabPanel>({ namespace: 'lightning-lab' });
-    const { sessions } = app.serviceManager;
+    const { contents, serverSettings, sessions } = app.serviceManager;
 
     const currentPath = (): string | undefined => {
       const widget = app.shell.currentWidget;
@@ -54,7 +55,8 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
 
     const makePanel = (path: string): LabPanel => {
       const follower = new KernelFollower(sessions, path);
-      const panel = new LabPanel({ follower, links, trans, themeChanged: themes?.themeChanged ?? null });
+      const files = new FolderRuns(contents, serverSettings, () => follower.path);
+      const panel = new LabPanel({ follower, links, trans, themeChanged: themes?.themeChanged ?? null, files });
       panel.id = `lightning-lab-panel-${panelCount++}`;
       panel.pathChanged.connect(() => void tracker.save(panel));
       void tracker.add(panel);

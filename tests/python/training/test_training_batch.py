@@ -207,3 +207,12 @@ def test_versions_from_the_future_are_counted_and_make_nobody_younger() -> None:
     sets = {name: SampleSet([make_sample(name, 5)], []) for name in ("a", "b")}
     batch = build_batch(groups, sets, TrainConfig(steps=1), 0, 2)  # they were sampled by version 4
     assert batch.metrics["future_versions"] == 10 and batch.metrics["staleness"] == 0
+
+
+def test_padding_is_the_share_of_slots_that_hold_no_token() -> None:
+    """Rows of 4 and 10 tokens in one micro-batch: 6 of its 20 slots are empty."""
+    metrics = make_batch([[(1.0, [2]), (0.0, [8])]]).metrics
+    assert (metrics["length_mean"], metrics["length_max"]) == (7.0, 10.0)
+    assert metrics["padding"] == pytest.approx(6 / 20)
+    assert make_batch([[(1.0, [8]), (0.0, [8])]]).metrics["padding"] == 0.0
+    assert "padding" not in make_batch([[(None, []), (1.0, [])]]).metrics

@@ -1,0 +1,161 @@
+/** What differs between two sides: settings, numbers, and what became of the same tasks. */
+
+import { compareMetrics, compareSettings, compareTasks, ISide, ITaskSide } from '../compare';
+import { decodeSettings } from '../decodeAnswers';
+import { fixed, reading, shortId, words } from '../format';
+import { visibleLine } from '../text';
+import type { IRunSource } from '../tokens';
+import { useAnswer } from './useAnswer';
+import { useView } from './view';
+
+export interface ISidesProps {
+  readonly a: ISide;
+  readonly b: ISide;
+  /** How the sides are called. */
+  readonly names: readonly [string, string];
+}
+
+function Head({ first, names, more }: { first: string; names: ISidesProps['names']; more?: string }): JSX.Element {
+  return (
+    <thead>
+      <tr>
+        <th scope="col">{first}</th>
+        {names.map((name, i) => (
+          <th key={i} scope="col">
+            <i className={`ll-side ll-mod-${'ab'[i]}`} aria-hidden="true" />
+            {name}
+          </th>
+        ))}
+        {more && <th scope="col">{more}</th>}
+      </tr>
+    </thead>
+  );
+}
+
+function useSettings(source: IRunSource): ReturnType<typeof useAnswer<ReadonlyMap<string, string>>> {
+  const run = source.model.run?.id ?? '';
+  return useAnswer(source, 'settings', { run }, '', true, answer => decodeSettings(answer.result));
+}
+
+/** Settings of two runs that are not equal. */
+export function SettingsTable({
+  sources,
+  names
+}: {
+  sources: readonly [IRunSource, IRunSource];
+  names: ISidesProps['names'];
+}): JSX.Element {
+  const { trans } = useView();
+  const a = useSettings(sources[0]);
+  const b = useSettings(sources[1]);
+  const error = a.error || b.error;
+  if (error || !a.value || !b.value) {
+    return <p className={error ? 'll-notice ll-mod-warn' : 'll-dim'}>{error || trans.__('Reading the settings…')}</p>;
+  }
+  const pairs = compareSettings(a.value, b.value);
+  if (pairs.length === 0) {
+    return <p className="ll-dim">{trans.__('Both runs have the same settings.')}</p>;
+  }
+  return (
+    <table data-testid="ll-compare-settings">
+      <Head first={trans.__('Setting')} names={names} />
+      <tbody>
+        {pairs.map(pair => (
+          <tr key={pair.name}>
+            <th scope="row">{visibleLine(pair.name, 60)}</th>
+            {[pair.a, pair.b].map((value, i) => (
+              <td key={i} className={value === null ? 'll-dim' : 'll-code'}>
+                {value === null ? trans.__('none') : visibleLine(value, 120)}
+              </td>
+            ))}
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+export function NumbersTable({ a, b, names }: ISidesProps): JSX.Element {
+  const { trans } = useView();
+  return (
+    <table data-testid="ll-compare-numbers">
+      <Head first={trans.__('Number')} names={names} more={trans.__('difference')} />
+      <tbody>
+        {compareMetrics(a, b).map(pair => (
+          <tr key={pair.name}>
+            <th scope="row">{words(pair.name)}</th>
+            <td className="ll-num">{reading(pair.a)}</td>
+            <td className="ll-num">{reading(pair.b)}</td>
+            <td className="ll-num">{pair.a === null || pair.b === null ? '' : reading(pair.b - pair.a)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** Rollouts of one task that are named; the count is whole. */
+const NAMED = 24;
+
+function Rollouts({ side, onOpen }: { side: ITaskSide | null; onOpen: (id: string) => void }): JSX.Element {
+  const { trans } = useView();
+  if (!side) {
+    return <td className="ll-dim">{trans.__('not in it')}</td>;
+  }
+  return (
+    <td>
+      <b className="ll-compare-mean">{Number.isNaN(side.reward) ? trans.__('no reward') : fixed(side.reward, 2)}</b>
+      <span className="ll-marks">
+        {side.rollouts.slice(0, NAMED).map(({ id, reward, state }) => (
+          <button
+            key={id}
+            type="button"
+            className={`ll-mark ll-tone-${state}`}
+            title={visibleLine(id)}
+            aria-label={trans.__('rollout %1, reward %2', shortId(id), fixed(reward, 2))}
+            onClick={() => onOpen(id)}
+          >
+            {fixed(reward, Number.isInteger(reward) ? 0 : 2)}
+          </button>
+        ))}
+        {side.rollouts.length > NAMED && (
+          <span className="ll-dim">{trans.__('and %1 more', side.rollouts.length - NAMED)}</span>
+        )}
+      </span>
+    </td>
+  );
+}
+
+/** Tasks that are listed, those that differ most first. */
+const LISTED = 300;
+
+export interface ITasksProps extends ISidesProps {
+  /** Open a rollout of the first or of the second side. */
+  readonly onOpen: readonly [(id: string) => void, (id: string) => void];
+}
+
+export function TasksTable({ a, b, names, onOpen }: ITasksProps): JSX.Element {
+  const { trans } = useView();
+  const pairs = compareTasks(a, b);
+  return (
+    <table className="ll-compare-tasks" data-testid="ll-compare-tasks">
+      <Head first={trans.__('Task')} names={names} />
+      <tbody>
+        {pairs.slice(0, LISTED).map(pair => (
+          <tr key={pair.task}>
+            <th scope="row">{visibleLine(pair.task, 90)}</th>
+            <Rollouts side={pair.a} onOpen={onOpen[0]} />
+            <Rollouts side={pair.b} onOpen={onOpen[1]} />
+          </tr>
+        ))}
+        {pairs.length > LISTED && (
+          <tr>
+            <td colSpan={3} className="ll-dim">
+              {trans.__('The %1 tasks that differ most, of %2.', LISTED, pairs.length)}
+            </td>
+          </tr>
+        )}
+      </tbody>
+    </table>
+  );
+}
