@@ -17,6 +17,7 @@ _EXPORTS = {
     "Harness": "lightning_lab.harnesses",
     "Lab": "lightning_lab.notebook",
     "Learner": "lightning_lab.notebook",
+    "Limits": "lightning_lab.controller",
     "Policy": "lightning_lab.notebook",
     "SECRETS": "lightning_lab.store",
     "Sampling": "lightning_lab.records",

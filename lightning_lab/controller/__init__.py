@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_lab.controller.controller import Controller, ControllerError, Credentials
+    from lightning_lab.controller.limits import Limits
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # the controller's thread never prints
 
-__all__ = ["Controller", "ControllerError", "Credentials"]
+__all__ = ["Controller", "ControllerError", "Credentials", "Limits"]
 
 
 def __getattr__(name: str) -> Any:

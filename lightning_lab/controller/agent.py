@@ -13,7 +13,6 @@ import json
 import linecache
 import os
 import pickle
-import resource
 import signal
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from lightning_lab.controller.late_imports import installed_since
+from lightning_lab.controller.limits import take_on
 from lightning_lab.records import AgentResult
 
 MAX_OUTPUT_BYTES = 4 << 20
@@ -48,7 +48,7 @@ def _settle(spec: Mapping[str, Any]) -> None:
     os.environ.update(spec["env"])
     os.chdir(spec["cwd"])
     tempfile.tempdir = None
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    take_on(spec["limits"])
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -23,8 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lightning_lab.controller.cgroups import find_places
 from lightning_lab.controller.environment import Access
 from lightning_lab.controller.lifecycle import Lifecycle, Ticket
+from lightning_lab.controller.limits import Limits
 from lightning_lab.controller.outcomes import Ending, storable
 from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.controller.servers import ServerPool
@@ -63,7 +65,7 @@ class Controller:
     """Runs rollouts as local processes, or as pods of a ``cluster``. Thread-safe.
 
     ``root`` is where private working directories go; ``concurrency`` bounds the rollouts that run at one time
-    (default: four per core, as agents mostly wait for the model).
+    (default: four per core, as agents mostly wait for the model); ``limits`` bound each local process tree.
     """
 
     def __init__(
@@ -74,12 +76,13 @@ class Controller:
         *,
         concurrency: int | None = None,
         boot_timeout_s: float = 120.0,
+        limits: Limits = Limits(),  # noqa: B008 - it is immutable
         cluster: Cluster | None = None,
     ) -> None:
         self.cluster = cluster
         self._store, self._credentials, self._root = store, credentials, Path(root)
         self._concurrency = _checked(concurrency or 4 * (os.cpu_count() or 1))
-        self._boot_timeout_s = boot_timeout_s
+        self._boot_timeout_s, self._limits = boot_timeout_s, limits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._queue: deque[Ticket] = deque()
@@ -123,7 +126,9 @@ class Controller:
 
     def for_cluster(self, cluster: Cluster, concurrency: int) -> Controller:
         """Another one beside this, with the same store and gateway, whose agents are pods; not started."""
-        return Controller(self._store, self._credentials, self._root, concurrency=concurrency, cluster=cluster)
+        return Controller(
+            self._store, self._credentials, self._root, concurrency=concurrency, limits=self._limits, cluster=cluster
+        )
 
     def close(self) -> None:
         """Cancel what is queued or running, end every process, stop the thread. Idempotent; no process is left."""
@@ -219,13 +224,13 @@ class Controller:
 
     async def _serve(self, private: Path, ready: Future[asyncio.AbstractEventLoop]) -> None:
         self._stop = asyncio.Event()
-        pool = ServerPool(private, self._boot_timeout_s)
+        pool = ServerPool(private, self._boot_timeout_s, find_places())
         jobs = None
         if self.cluster is not None:
             from lightning_lab.controller.kubernetes.runner import JobRunner
 
             jobs = JobRunner(self.cluster, self._store, self._credentials)
-        self._lifecycle = Lifecycle(self._store, self._credentials, private, pool, jobs)
+        self._lifecycle = Lifecycle(self._store, self._credentials, private, pool, self._limits, jobs)
         try:
             if jobs is not None:
                 await jobs.start()

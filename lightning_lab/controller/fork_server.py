@@ -25,6 +25,7 @@ from typing import Any
 
 import cloudpickle  # noqa: F401 - as asyncio
 
+from lightning_lab.controller.cgroups import Places, remove_group
 from lightning_lab.controller.late_imports import import_all
 from lightning_lab.controller.process_tree import adopt_orphans, die_with_parent, kill_descendants, reap
 from lightning_lab.controller.supervisor import supervise
@@ -45,7 +46,7 @@ def main() -> None:
     answer = _load(wishes)
     control.send(json.dumps(answer).encode())
     if "error" not in answer:
-        _Server(control).run()
+        _Server(control, wishes["places"]).run()
     os._exit(0)
 
 
@@ -74,8 +75,8 @@ def _settle_memory() -> None:
 
 
 class _Server:
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, control: socket.socket, places: Places) -> None:
+        self._control, self._places = control, places
         self._pid = os.getpid()
         self._supervisors: set[int] = set()
         self._wakeup_r, self._wakeup_w = os.pipe()
@@ -121,7 +122,7 @@ class _Server:
                 self._control.close()
                 os.close(self._wakeup_r)
                 os.close(self._wakeup_w)
-                supervise(lifeline, self._pid)
+                supervise(lifeline, self._pid, self._places)
             self._supervisors.add(pid)
         return True
 
@@ -130,7 +131,10 @@ class _Server:
         ended = reap()
         self._supervisors -= ended.keys()
         if any(status != 0 for status in ended.values()):
-            self._supervisors -= kill_descendants(keep=frozenset(self._supervisors)).keys()
+            ended |= kill_descendants(keep=frozenset(self._supervisors))
+            self._supervisors -= ended.keys()
+        for pid in ended:
+            remove_group(self._places, pid)
 
     def _end_all(self) -> None:
         for pid in self._supervisors:
@@ -139,7 +143,8 @@ class _Server:
         while self._supervisors and time.monotonic() < end:
             select.select([self._wakeup_r], [], [], 0.05)
             self._reap()
-        kill_descendants()
+        for pid in kill_descendants():
+            remove_group(self._places, pid)
 
 
 def _nothing(number: int, where: FrameType | None) -> None:

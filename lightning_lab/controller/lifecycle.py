@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_lab.controller import environment
 from lightning_lab.controller.late_imports import names_in
+from lightning_lab.controller.limits import Limits, for_spec
 from lightning_lab.controller.outcomes import (
     STATES,
     Ending,
@@ -111,10 +112,16 @@ class Lifecycle:
     """Runs tickets. Use it on the controller's loop only. With ``jobs``, agents are pods; graders are local still."""
 
     def __init__(
-        self, store: Store, credentials: Credentials, root: Path, servers: ServerPool, jobs: JobRunner | None = None
+        self,
+        store: Store,
+        credentials: Credentials,
+        root: Path,
+        servers: ServerPool,
+        limits: Limits,
+        jobs: JobRunner | None = None,
     ) -> None:
         self._store, self._credentials, self._root, self._servers = store, credentials, root, servers
-        self._jobs = jobs
+        self._limits, self._jobs = for_spec(limits), jobs
 
     async def run(self, ticket: Ticket) -> Rollout:
         """Take a ticket from the queue to its terminal record, which is not yet in the store."""
@@ -157,7 +164,7 @@ class Lifecycle:
         await asyncio.to_thread(put_files, rollout.task, workdir.work)
         access = self._credentials.open_rollout(rollout.id, attempt=rollout.attempt, sampling=ticket.sampling)
         try:
-            spec = _agent_spec(ticket, workdir, access)
+            spec = {**_agent_spec(ticket, workdir, access), "limits": self._limits}
             report = await self._supervised(server, spec, ticket.agent_payload, ticket)
             faults = getattr(self._credentials, "faults", lambda _: ())(rollout.id)
         finally:
@@ -174,7 +181,7 @@ class Lifecycle:
         server = await self._server(_grader_key(grader), ticket)
         if isinstance(server, Ending):
             return Grade(reward=None, verdict=server.error)
-        spec = _grader_spec(grader, workdir, ending)
+        spec = {**_grader_spec(grader, workdir, ending), "limits": self._limits}
         report = await self._supervised(server, spec, ticket.grader_payload, ticket)
         if isinstance(report, Ending):
             return Grade(reward=None, verdict=report.error)
@@ -250,6 +257,7 @@ def _agent_spec(ticket: Ticket, workdir: Workdir, access: environment.Access) ->
         "kind": harness.kind,
         "timeout_s": harness.timeout_s,
         "cwd": str(workdir.work),
+        "folders": [str(folder) for folder in (workdir.work, workdir.home, workdir.temporary)],
         "env": environment.for_agent(workdir.home, workdir.temporary, harness.environment(place), access, rollout.id),
     }
     if harness.function is None:
@@ -264,6 +272,7 @@ def _grader_spec(grader: Grader, workdir: Workdir, ending: Ending) -> dict[str, 
         "kind": "grader",
         "timeout_s": grader.timeout_s,
         "cwd": str(workdir.grading),
+        "folders": [str(workdir.grading)],
         "env": {**environment.scrubbed(workdir.grading, workdir.grading), **grader.env},
         "sources": cell_sources(grader.function),
         "result": {

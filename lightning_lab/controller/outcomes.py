@@ -76,7 +76,10 @@ def _agent_outcome(report: Mapping[str, Any], kind: str, timeout_s: float) -> tu
     if reason == "terminated":
         return Outcome.LOST, "The rollout's supervisor was told to stop: its fork server ended."
     if report["oom"]:
-        return Outcome.OOM, "The agent was killed because the machine ran out of memory."
+        why = report.get("over") or "it, or what it started, was killed for its memory"
+        return Outcome.OOM, f"The agent ran out of memory: {why}."
+    if reason == "limit":
+        return Outcome.AGENT_ERROR, f"The agent was ended: {report.get('over')}."
     if "error" in result:
         return Outcome.AGENT_ERROR, str(result["error"])
     if status == 0 and (kind == "command" or "output" in result):
@@ -87,6 +90,8 @@ def _agent_outcome(report: Mapping[str, Any], kind: str, timeout_s: float) -> tu
 def _exit_words(status: int | None) -> str:
     if status == 0:
         return "The agent's process exited without returning from the harness."
+    if status in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ):
+        return "The agent was killed by SIGXFSZ: it wrote a file larger than Limits.disk_gb."
     if status is not None and status < 0:
         return f"The agent was killed by {_signal_name(-status)}."
     hint = f" (128 + {_signal_name(status - 128)})" if status is not None and status > 128 else ""
@@ -114,6 +119,9 @@ def grade_of(report: Mapping[str, Any] | None, timeout_s: float, name: str) -> G
         return Grade(reward=None, verdict=f"The process of grader {name} vanished without a report.")
     if report["reason"] == "timeout":
         return Grade(reward=None, verdict=f"Grader {name} was ended after {timeout_s:g} s (its timeout_s).")
+    if report["oom"] or report["reason"] == "limit":
+        why = report.get("over") or "it ran out of memory"
+        return Grade(reward=None, verdict=f"Grader {name} was ended: {why}.")
     result = report["result"]
     if "error" in result:
         return Grade(reward=None, verdict=f"Grader {name} raised:\n{result['error']}")

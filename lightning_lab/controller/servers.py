@@ -17,6 +17,7 @@ from typing import Any
 
 from lightning_lab.controller import environment
 from lightning_lab.controller.capture import Capture
+from lightning_lab.controller.cgroups import Places
 from lightning_lab.controller.frames import frame, json_frame, read_json
 from lightning_lab.harnesses.source import own_files
 
@@ -24,6 +25,8 @@ _LOG = logging.getLogger(__name__)
 _END_LIMIT_S = 8.0
 _KEPT_SUPERVISORS = 64
 """Idle supervisors that a fork server keeps for the next rollouts."""
+_ENDS_OF_AN_AGENT = ("exit", "timeout", "limit")
+"""After the other reasons the supervisor ends too."""
 _KEPT_PER_ROLE = 4
 """Idle fork servers that stay for the next rollout of an earlier harness."""
 
@@ -86,7 +89,9 @@ class Channel:
     async def event(self) -> dict[str, Any] | None:
         """The next thing the supervisor says; None when it is gone."""
         event = await read_json(self._reader)
-        self.is_reusable = event is not None and event["event"] == "gone" and event["reason"] in ("exit", "timeout")
+        self.is_reusable = (
+            event is not None and event["event"] == "gone" and event["reason"] in ("exit", "timeout", "limit")
+        )
         return event
 
     def cancel(self) -> None:
@@ -101,12 +106,12 @@ class Channel:
 class ForkServer:
     """One fork server's process. Use it on the controller's loop only."""
 
-    def __init__(self, key: ServerKey, home: Path) -> None:
+    def __init__(self, key: ServerKey, home: Path, places: Places) -> None:
         self.live = 0
         """Processes launched and not yet over."""
         self.warning = ""
         """What the user should know about its start; emptied once it is told."""
-        self._key = key
+        self._key, self._places = key, places
         self._printed = Capture()
         self._idle: list[Channel] = []
         self._learned: set[str] = set()
@@ -124,7 +129,12 @@ class ForkServer:
 
     async def boot(self, limit_s: float) -> int:
         """Wait for the imports; returns how many threads there are. Raises `BootError`, with the process gone."""
-        wishes = {"path": self._key.path, "preload": self._key.preload, "optional": self._key.optional}
+        wishes = {
+            "path": self._key.path,
+            "preload": self._key.preload,
+            "optional": self._key.optional,
+            "places": self._places,
+        }
         loop = asyncio.get_running_loop()
         try:
             self._control.send(json.dumps(wishes).encode())
@@ -240,8 +250,8 @@ class ForkServer:
 class ServerPool:
     """Fork servers by key. Use it on the controller's loop only."""
 
-    def __init__(self, root: Path, boot_limit_s: float) -> None:
-        self._root, self._boot_limit_s = root, boot_limit_s
+    def __init__(self, root: Path, boot_limit_s: float, places: Places) -> None:
+        self._root, self._boot_limit_s, self._places = root, boot_limit_s, places
         self._servers: dict[ServerKey, asyncio.Task[ForkServer]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -279,7 +289,7 @@ class ServerPool:
     async def _started(self, key: ServerKey) -> tuple[ForkServer, int]:
         home = self._root / f"server-{key.role}"
         home.mkdir(exist_ok=True)
-        server = ForkServer(key, home)
+        server = ForkServer(key, home, self._places)
         try:
             return server, await server.boot(self._boot_limit_s)
         except asyncio.CancelledError:

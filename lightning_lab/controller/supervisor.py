@@ -8,6 +8,7 @@ large libraries loaded costs several milliseconds, and so only the agent is fork
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -21,8 +22,17 @@ from typing import Any, NoReturn
 
 from lightning_lab.controller import agent
 from lightning_lab.controller.capture import Capture
+from lightning_lab.controller.cgroups import Group, Places
 from lightning_lab.controller.frames import json_frame, receive
-from lightning_lab.controller.process_tree import adopt_orphans, die_with_parent, kill_descendants, reap, signal_group
+from lightning_lab.controller.process_tree import (
+    adopt_orphans,
+    at_once,
+    die_with_parent,
+    kill_descendants,
+    reap,
+    signal_group,
+)
+from lightning_lab.controller.usage import Usage
 
 GRACE_S = 0.5
 """Between the polite SIGTERM of a time-out and the end."""
@@ -30,7 +40,7 @@ _CHUNK = 1 << 16
 _MAX_REPORT_BYTES = 2 * agent.MAX_OUTPUT_BYTES
 
 
-def supervise(lifeline: socket.socket, parent: int) -> NoReturn:
+def supervise(lifeline: socket.socket, parent: int, places: Places) -> NoReturn:
     """Run agents or graders, one after the other, until the lifeline ends. Called in a process forked for it."""
     code = 1
     try:
@@ -38,8 +48,9 @@ def supervise(lifeline: socket.socket, parent: int) -> NoReturn:
         signals, wakeup = _catch_signals()
         adopt_orphans()
         die_with_parent(parent, signal.SIGTERM)
+        group = Group(places, os.getpid())
         while work := _next_work(lifeline, signals):
-            supervision = _Supervision(lifeline, signals, wakeup, *work)
+            supervision = _Supervision(lifeline, signals, wakeup, group, *work)
             supervision.run()
             if supervision.must_stop:
                 break
@@ -64,16 +75,26 @@ def _next_work(lifeline: socket.socket, signals: int) -> tuple[dict[str, Any], b
 
 class _Supervision:
     def __init__(
-        self, lifeline: socket.socket, signals: int, wakeup: int, spec: Mapping[str, Any], payload: bytes
+        self,
+        lifeline: socket.socket,
+        signals: int,
+        wakeup: int,
+        group: Group,
+        spec: Mapping[str, Any],
+        payload: bytes,
     ) -> None:
         self._lifeline, self._signals, self._wakeup, self._spec = lifeline, signals, wakeup, spec
+        self._group = group
         self._captures: dict[int, Capture] = {}
         self._report = bytearray()
         self._announced = False
         self._reason = "exit"
         self._status: int | None = None
         self._ends_at = time.monotonic() + spec["timeout_s"]
-        self._oom_kills = _oom_kills()
+        group.limit_processes(spec["limits"]["processes"])
+        group.limit_memory(spec["limits"]["memory"])
+        self._usage = Usage(spec["limits"], spec["folders"], group)
+        self._oom_kills, self._memory_kills = _oom_kills(), group.memory_kills()
         self._agent = self._fork(payload)
 
     @property
@@ -84,7 +105,9 @@ class _Supervision:
     def run(self) -> None:
         self._tell({"event": "launched"})
         self._watch()
-        self._status = kill_descendants().get(self._agent, self._status)
+        if self._reason == "exit" and not self._usage.look(is_last=True):
+            self._reason = "limit"
+        self._end_tree()
         for descriptor in self._captures:
             self._read(descriptor)
         self._read_report()
@@ -96,13 +119,22 @@ class _Supervision:
                 "event": "gone",
                 "reason": self._reason,
                 "status": self._status,
-                "oom": self._status == -signal.SIGKILL and self._reason == "exit" and _oom_kills() > self._oom_kills,
+                "over": self._usage.over,
+                "oom": self._is_out_of_memory(),
                 "ended_at": time.time(),
                 "result": self._result(),
                 "stdout": stdout,
                 "stderr": stderr,
             }
         )
+
+    def _end_tree(self) -> None:
+        """Nothing of it is left. A crowd is mostly one group of processes, which the kernel ends in one go."""
+        self._group.limit_processes(0)
+        with at_once() if self._reason == "limit" else contextlib.nullcontext():
+            if self._reason == "limit":
+                signal_group(self._agent, signal.SIGKILL)
+            self._status = kill_descendants().get(self._agent, self._status)
 
     def _fork(self, payload: bytes) -> int:
         (out_r, out_w), (err_r, err_w), (self._report_r, report_w) = os.pipe(), os.pipe(), os.pipe()
@@ -131,11 +163,17 @@ class _Supervision:
         poll = select.poll()
         for descriptor in (self._lifeline.fileno(), self._signals, self._report_r, *self._captures):
             poll.register(descriptor, select.POLLIN)
+        next_look = time.monotonic() + self._usage.look_s
         while self._status is None:
-            left = self._ends_at - time.monotonic()
-            if left <= 0 and not self._end_politely():
+            now = time.monotonic()
+            if now >= self._ends_at and not self._end_politely():
                 return
-            for descriptor, _ in poll.poll(max(left, 0) * 1000 + 1):
+            if now >= next_look:
+                next_look = now + self._usage.look_s
+                if not self._usage.look():
+                    self._reason = "limit"
+                    return
+            for descriptor, _ in poll.poll(max(min(self._ends_at, next_look) - now, 0) * 1000 + 1):
                 if descriptor == self._lifeline.fileno():
                     self._reason = "cancelled"
                     return
@@ -153,6 +191,15 @@ class _Supervision:
         signal_group(self._agent, signal.SIGTERM)
         self._ends_at = time.monotonic() + GRACE_S
         return True
+
+    def _is_out_of_memory(self) -> bool:
+        """Over its own limit; or killed, by SIGKILL itself or as a shell tells it, while the machine had none left."""
+        if self._usage.memory_is_over:
+            return True
+        if self._reason != "exit" or self._status == 0:
+            return False
+        was_killed = self._status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        return self._group.memory_kills() > self._memory_kills or (was_killed and _oom_kills() > self._oom_kills)
 
     def _is_told_to_stop(self) -> bool:
         received = os.read(self._signals, 512)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from lightning_lab.controller import Limits
 from lightning_lab.notebook.data import breaks_frame, rollouts_frame
 from lightning_lab.notebook.errors import LabBusyError, LabClosedError
 from lightning_lab.notebook.feed import RunFeed
@@ -22,7 +23,7 @@ from lightning_lab.notebook.front_end import FrontEnd
 from lightning_lab.notebook.kernel import current_kernel
 from lightning_lab.notebook.opening import OneOpenLab
 from lightning_lab.notebook.panel import handlers
-from lightning_lab.notebook.parts import Parts, start_parts
+from lightning_lab.notebook.parts import AgentSettings, Parts, start_parts
 from lightning_lab.notebook.policies import PolicySpec, require_extra
 from lightning_lab.notebook.results import checked_grader, checked_harness, checked_task, raise_if_failed
 from lightning_lab.notebook.rollout import RolloutView
@@ -78,7 +79,7 @@ class Lab(metaclass=OneOpenLab):
 
     ``policy``: what ``ll.Policy`` gives, or any object with the policy protocol. ``runs``: the folder of run folders.
     ``sampling``: what the model samples with, whatever agents ask for. ``concurrency``: agents at a time (default:
-    four per core). ``gateway="process"``: gateway and store's writer in a process of their own, so that a kernel that
+    four per core). ``limits``: what each of them may use of this machine (`Limits`). ``gateway="process"``: gateway and store's writer in a process of their own, so that a kernel that
     computes does not slow them. ``resume``: the id of a run whose kernel died or whose lab was closed; that lab is
     opened again, for ``trainer.resume(id)``. ``redact``: regular expressions by name; what they match is hidden
     wherever a run is shown or exported (``{**ll.SECRETS, "badge": r"EMP-\\d{6}"}``); the store keeps it until `purge`.
@@ -99,6 +100,7 @@ class Lab(metaclass=OneOpenLab):
         runs: str | Path = "runs",
         sampling: Sampling | None = None,
         concurrency: int | None = None,
+        limits: Limits | None = None,
         gateway: Literal["thread", "process"] = "thread",
         resume: str | None = None,
         redact: Mapping[str, str] = SECRETS,
@@ -123,8 +125,8 @@ class Lab(metaclass=OneOpenLab):
             built,
             runs,
             sampling=sampling or Sampling(),
-            concurrency=concurrency,
-            settings={"sampling": sampling, "concurrency": concurrency},
+            agents=AgentSettings(concurrency=concurrency, limits=limits or Limits()),
+            settings={"sampling": sampling, "concurrency": concurrency, "limits": limits},
             outside=gateway == "process",
             build=policy.build if isinstance(policy, PolicySpec) and isinstance(built, ChatPolicy) else None,
             resume=resume,

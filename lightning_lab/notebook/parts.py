@@ -6,11 +6,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightning_lab.controller import Controller
+from lightning_lab.controller import Controller, Limits
 from lightning_lab.gateway import Gateway
 from lightning_lab.gateway.process import GatewayProcess
 from lightning_lab.notebook.controllers import Controllers
@@ -35,12 +35,20 @@ class Parts:
         self._cleanup.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """How a lab runs agents on this machine."""
+
+    concurrency: int | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
 def start_parts(
     policy: Policy,
     runs: str | Path,
     *,
     sampling: Sampling,
-    concurrency: int | None,
+    agents: AgentSettings,
     settings: Mapping[str, Any],
     resume: str | None = None,
     host: str = "127.0.0.1",
@@ -79,7 +87,9 @@ def start_parts(
             stack.callback(store.close)
             stack.callback(gateway.close)
             gateway.start()
-            own = Controller(store, gateway, _rollouts_root(stack), concurrency=concurrency)
+            own = Controller(
+                store, gateway, _rollouts_root(stack), concurrency=agents.concurrency, limits=agents.limits
+            )
             controller = Controllers(own)
             stack.callback(controller.close)
             own.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 from ulid import ULID
 
 from lightning_lab.gateway.agl import AglServer
-from lightning_lab.notebook.parts import start_parts
+from lightning_lab.notebook.parts import AgentSettings, start_parts
 from lightning_lab.notebook.policies import Policy
 from lightning_lab.records import HarnessInfo, Outcome, Rollout, RolloutState, Run, Sampling, Task
 
@@ -19,7 +19,7 @@ class ServedRollout:
 
     def __init__(self, policy: str, *, runs: str | Path, port: int, agl_port: int | None = None) -> None:
         parts = start_parts(
-            Policy.torch(policy).build(), runs, sampling=Sampling(), concurrency=None, settings={}, port=port
+            Policy.torch(policy).build(), runs, sampling=Sampling(), agents=AgentSettings(), settings={}, port=port
         )
         self._parts = parts
         self.path = parts.folder.path

@@ -127,14 +127,26 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Shared by a file's tests; at the end nothing of it may be left."""
-    bench = Bench(tmp_path_factory.mktemp("bench"))
-    yield bench
-    bench.close()
-    assert bench.processes() == []
-    assert list(bench.root.iterdir()) == []
-    assert bench.credentials.open == {}
+def make_module_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Bench]]:
+    """Benches that a file's tests share; at the end nothing of them may be left."""
+    made: list[Bench] = []
+
+    def make(**options: Any) -> Bench:
+        made.append(Bench(tmp_path_factory.mktemp("bench"), **options))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+        assert bench.processes() == []
+        assert list(bench.root.iterdir()) == []
+        assert bench.credentials.open == {}
+
+
+@pytest.fixture(scope="module")
+def bench(make_module_bench: Callable[..., Bench]) -> Bench:
+    """Shared by a file's tests."""
+    return make_module_bench()
 
 
 @pytest.fixture
