@@ -79,12 +79,12 @@ class Lab(metaclass=OneOpenLab):
 
     ``policy``: what ``ll.Policy`` gives, or any object with the policy protocol. ``runs``: the folder of run folders.
     ``sampling``: what the model samples with, whatever agents ask for. ``concurrency``: agents at a time (default:
-    four per core). ``limits``: what each of them may use of this machine (`Limits`). ``gateway="process"``: gateway and store's writer in a process of their own, so that a kernel that
-    computes does not slow them. ``resume``: the id of a run whose kernel died or whose lab was closed; that lab is
-    opened again, for ``trainer.resume(id)``. ``redact``: regular expressions by name; what they match is hidden
-    wherever a run is shown or exported (``{**ll.SECRETS, "badge": r"EMP-\\d{6}"}``); the store keeps it until `purge`.
-    opened again, for ``trainer.resume(id)``. ``host``, ``port``: where the gateway listens; for agents on other
-    machines an address of this one.
+    four per core). ``limits``: what each may use of this machine. ``gateway="process"``: gateway and store's writer in
+    a process of their own, so that a kernel that computes does not slow them. ``resume``: the id of a run whose kernel
+    died or whose lab was closed; that lab is opened again, for ``trainer.resume(id)``. ``redact``: regular expressions
+    by name; what they match is hidden wherever a run is shown or exported (``{**ll.SECRETS, "badge": r"EMP-\\d{6}"}``);
+    the store keeps it until `purge`. ``host``, ``port``: where the gateway listens; for agents on other machines an
+    address of this one.
 
     Equal arguments give the open lab again; others replace it when it is idle. Raises `LabBusyError` when it is not,
     `MissingExtraError`, `policy.base.PolicyError`, `gateway.GatewayError` or `store.StoreError`; a start that fails
