@@ -10,13 +10,19 @@ export function decodeBlock(data: unknown, buffers: readonly Buffer[]): IRowBloc
   return decodeRows(data, buffers);
 }
 
+export interface ITimelinePart {
+  /** Step, from, to, in Unix seconds. */
+  readonly updates: readonly (readonly number[])[];
+  /** When model calls were held: from, to; NaN while it lasts. */
+  readonly pauses: readonly (readonly number[])[];
+  readonly columns: IRowBlock['columns'];
+}
+
 /** Calls over time: the answer to `timeline`. */
-export function decodeTimeline(
-  data: unknown,
-  buffers: readonly Buffer[]
-): { readonly updates: readonly (readonly number[])[]; readonly columns: IRowBlock['columns'] } {
-  const updates = list(object(data).updates).map(item => list(item).map(value => number(value) ?? NaN));
-  return { updates, columns: decodeRows(data, buffers).columns };
+export function decodeTimeline(data: unknown, buffers: readonly Buffer[]): ITimelinePart {
+  const spans = (value: unknown): number[][] => list(value).map(item => list(item).map(n => number(n) ?? NaN));
+  const { updates, pauses } = object(data);
+  return { updates: spans(updates), pauses: spans(pauses), columns: decodeRows(data, buffers).columns };
 }
 
 /** Part of a sample's tokens: the answer to `tokens`. Throws `SchemaMismatch`. */

@@ -42,3 +42,21 @@ export function ticks(span: ISpan, most: number): readonly number[] {
   const distance = distances.find(seconds => length / seconds <= most) ?? length / most;
   return Array.from({ length: Math.floor(length / distance) + 1 }, (_, i) => i * distance);
 }
+
+/** Seconds in which the model worked on a rollout, and in which its calls were held. */
+export function modelTime(calls: ArrayLike<number>): { readonly model: number; readonly held: number } {
+  let [model, held] = [0, 0];
+  for (let i = 0; i + 2 < calls.length; i += 3) {
+    held += Math.max(0, calls[i + 1] - calls[i]);
+    model += Math.max(0, calls[i + 2] - calls[i + 1]);
+  }
+  return { model, held };
+}
+
+/** Pauses that no update explains: somebody paused the lab, or an update is under way. */
+export function otherPauses(
+  pauses: readonly (readonly number[])[],
+  updates: readonly (readonly number[])[]
+): readonly (readonly number[])[] {
+  return pauses.filter(([from, to]) => !updates.some(([, start, end]) => start < (to || Infinity) && end > from));
+}

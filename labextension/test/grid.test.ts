@@ -157,7 +157,7 @@ describe('RolloutGrid', () => {
     grid.setGrouping('step');
     expect(grid.node.getAttribute('role')).toBe('treegrid');
     expect(headers()).toEqual([
-      'step 1  ·  1 rollouts  ·  mean reward 1.000',
+      'step 1  ·  1 rollout  ·  mean reward 1.000',
       'step 0  ·  2 rollouts  ·  mean reward 0.500  ·  1 failed'
     ]);
     expect(shown()).toEqual(['', 'r-2', '', 'r-1', 'r-0']);

@@ -12,7 +12,7 @@ from lightning_lab.notebook.redacted import redacted
 from lightning_lab.notebook.requests import Handler, Reply, RequestError
 from lightning_lab.notebook.sides import break_sides
 from lightning_lab.notebook.strips import sample_columns
-from lightning_lab.notebook.timeline import timeline_reply
+from lightning_lab.notebook.timeline import Pauses, timeline_reply
 from lightning_lab.notebook.token_text import TokenText
 from lightning_lab.notebook.weighing import weigh_group
 from lightning_lab.store import COMMON, Redaction, Store
@@ -42,6 +42,7 @@ class _Reading:
         self._store = store
         self._text = text
         self._redaction = redaction
+        self._pauses = Pauses()
 
     def rollout(self, params: Mapping[str, Any]) -> dict[str, Any]:
         return rollout_detail(self._cuts(params))
@@ -65,7 +66,7 @@ class _Reading:
         ids = params.get("rollouts")
         if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
             raise RequestError("A timeline needs a list of rollouts.")
-        return timeline_reply(self._store(), str(params.get("run", "")), ids)
+        return timeline_reply(self._store(), str(params.get("run", "")), ids, self._pauses)
 
     def _cuts(self, params: Mapping[str, Any]) -> Cuts:
         cuts = cuts_of(self._store(), str(params.get("id", "")), self._text.decode)

@@ -93,8 +93,9 @@ function options(props: IChartProps, node: HTMLElement, width: number, height: n
       y: {
         range: (_u, min, max) => {
           const [from, to] = [Math.min(low, min ?? 0), Math.max(high, max ?? 1)];
-          const pad = (to - from || 1) * 0.06;
-          return [from - pad, to + pad];
+          const upper = to > from ? to : from + 1;
+          const pad = (upper - from) * 0.06;
+          return [from - pad, upper + pad];
         }
       }
     },

@@ -98,9 +98,9 @@ const TWO = 'var(--jp-warn-color1)';
 
 /** What the learner tells of each step, in the order of what one looks at first. */
 export const METRICS: readonly IMetric[] = [
-  { title: 'Entropy', names: [{ name: 'entropy', label: 'nats per token', color: 'var(--jp-success-color1)' }] },
+  { title: 'Entropy', names: [{ name: 'entropy', label: 'nats', color: 'var(--jp-success-color1)' }] },
   { title: 'Groups without signal', names: [{ name: 'no_signal', label: 'groups', color: TWO }] },
-  { title: 'KL to the sampler', names: [{ name: 'approx_kl', label: 'nats per token', color: ONE }] },
+  { title: 'KL to the sampler', names: [{ name: 'approx_kl', label: 'nats', color: ONE }] },
   { title: 'Clip fraction', names: [{ name: 'clip_frac', label: 'of tokens', color: TWO }] },
   {
     title: 'Ratio',
@@ -111,16 +111,16 @@ export const METRICS: readonly IMetric[] = [
   },
   { title: 'Gradient norm', names: [{ name: 'grad_norm', label: 'before clipping', color: ONE }] },
   {
-    title: 'Staleness',
+    title: 'Staleness, publishes',
     names: [
-      { name: 'staleness', label: 'mean, publishes', color: ONE },
+      { name: 'staleness', label: 'mean', color: ONE },
       { name: 'staleness_max', label: 'largest', color: TWO }
     ]
   },
   {
-    title: 'Sample lengths',
+    title: 'Sample length',
     names: [
-      { name: 'length_mean', label: 'mean, tokens', color: ONE },
+      { name: 'length_mean', label: 'mean', color: ONE },
       { name: 'length_max', label: 'longest', color: TWO }
     ]
   },
@@ -253,12 +253,15 @@ export function Charts(brush: IMetricChartProps): JSX.Element {
   const [all, setAll] = useState(false);
   return (
     <section className={`ll-charts ${all ? 'll-mod-all' : ''}`} aria-label={trans.__('Charts')}>
+      <h2>
+        {trans.__('Learning')}
+        <button type="button" className="ll-link" aria-expanded={all} onClick={() => setAll(!all)}>
+          {all ? trans.__('Fewer charts') : trans.__('All charts')}
+        </button>
+      </h2>
       <RewardChart {...brush} />
       {METRICS.map((metric, i) => (all || i < 3) && <MetricChart key={metric.title} metric={metric} {...brush} />)}
       {all && <RolloutCharts {...brush} />}
-      <button type="button" className="ll-link ll-all-charts" aria-expanded={all} onClick={() => setAll(!all)}>
-        {all ? trans.__('Fewer charts') : trans.__('All charts')}
-      </button>
     </section>
   );
 }

@@ -141,7 +141,7 @@ export class GridRows {
 
   private _headerText(group: IRowGroup): string {
     const say = this._translate;
-    const parts = [group.label, say('%1 rollouts', integer(group.rows))];
+    const parts = [group.label, group.rows === 1 ? say('1 rollout') : say('%1 rollouts', integer(group.rows))];
     if (!Number.isNaN(group.reward)) {
       parts.push(say('mean reward %1', fixed(group.reward)));
     }

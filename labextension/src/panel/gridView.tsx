@@ -13,7 +13,7 @@ import type { IRunSource } from '../tokens';
 import { useView } from './view';
 
 /** How the rollouts are shown. */
-type Shape = 'table' | 'timeline' | 'compare';
+export type Shape = 'table' | 'timeline' | 'compare';
 
 export interface IGridViewProps {
   readonly active: boolean;
@@ -21,9 +21,11 @@ export interface IGridViewProps {
   /** Rollouts that were picked elsewhere on the page. */
   readonly focus: IFocus | null;
   readonly onFocus: (focus: IFocus | null) => void;
+  readonly shape: Shape;
+  readonly onShape: (shape: Shape) => void;
 }
 
-export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JSX.Element {
+export function GridView({ active, onOpen, focus, onFocus, shape, onShape }: IGridViewProps): JSX.Element {
   const { source, trans } = useView();
   const host = useRef<HTMLDivElement>(null);
   const grid = useRef<RolloutGrid | null>(null);
@@ -34,7 +36,6 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
   const [folded, setFolded] = useState(false);
   const [layout, setLayout] = useState({ shown: 0, hidden: 0 });
   const { model, selection } = source;
-  const [shape, setShape] = useState<Shape>('table');
   const places = useCallback(() => grid.current?.index ?? new Uint32Array(0), []);
 
   useEffect(() => {
@@ -83,7 +84,7 @@ export function GridView({ active, onOpen, focus, onFocus }: IGridViewProps): JS
       <div className="ll-toolbar">
         <div className="ll-columns-switch ll-shape" role="group" aria-label={trans.__('Show rollouts as')}>
           {shapes.map(([name, label]) => (
-            <button key={name} type="button" aria-pressed={name === shape} onClick={() => setShape(name)}>
+            <button key={name} type="button" aria-pressed={name === shape} onClick={() => onShape(name)}>
               {label}
             </button>
           ))}

@@ -4,7 +4,7 @@ import { useCallback, useState } from 'react';
 
 import type { IFocus } from '../order';
 import { Charts } from './charts';
-import { GridView } from './gridView';
+import { GridView, Shape } from './gridView';
 import { Header } from './header';
 import { Problems } from './problems';
 import type { IRunSource } from '../tokens';
@@ -19,6 +19,8 @@ export function RunPage({ active, onOpen }: IRunPageProps): JSX.Element {
   const { source, trans } = useView();
   const { run } = source.model;
   const [focus, setFocus] = useState<IFocus | null>(null);
+  const [shape, setShape] = useState<Shape>('table');
+  const comparing = shape === 'compare';
   const onBrush = useCallback(
     (steps: readonly [number, number]) => {
       const [from, to] = steps;
@@ -30,9 +32,11 @@ export function RunPage({ active, onOpen }: IRunPageProps): JSX.Element {
   return (
     <div className="ll-page ll-run-page" hidden={!active}>
       <Header onOpen={onOpen} />
-      <Problems onFocus={setFocus} />
-      {run !== null && run.kind !== 'single' && <Charts onBrush={onBrush} brushed={focus?.steps ?? null} />}
-      <GridView active={active} onOpen={onOpen} focus={focus} onFocus={setFocus} />
+      {!comparing && <Problems onFocus={setFocus} />}
+      {!comparing && run !== null && run.kind !== 'single' && (
+        <Charts onBrush={onBrush} brushed={focus?.steps ?? null} />
+      )}
+      <GridView {...{ active, onOpen, focus, shape }} onFocus={setFocus} onShape={setShape} />
     </div>
   );
 }

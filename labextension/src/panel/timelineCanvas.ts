@@ -1,9 +1,10 @@
 /** The timeline on canvas: one line per rollout, its model's work in it, the learner's updates behind all. */
 
-import type { Column } from '../wire';
-import { elapsed, shortId } from '../format';
+import type { ITimelinePart } from '../decodeAnswers';
+import { duration, elapsed, shortId, words } from '../format';
 import type { RowTable } from '../rows';
-import { beginOf, endOf, ISpan, spanOf, ticks } from '../timeline';
+import { visibleLine } from '../text';
+import { beginOf, endOf, ISpan, modelTime, otherPauses, spanOf, ticks } from '../timeline';
 import { prepare, themeColor, themeFont } from './paint';
 
 const LINE = 16;
@@ -13,14 +14,13 @@ const LEFT = 64;
 /** Calls of one rollout: arrived, started, finished, over and over. */
 export type CallTimes = readonly number[];
 
-export interface ITimelineCalls {
+export interface ITimelineCalls extends ITimelinePart {
   readonly ids: readonly string[];
-  readonly updates: readonly (readonly number[])[];
-  readonly columns: ReadonlyMap<string, Column>;
 }
 
 export interface ITimelineOptions {
   readonly label: string;
+  readonly translate: (text: string, ...values: string[]) => string;
   readonly onOpen: (id: string) => void;
   /** These rollouts are in sight and their calls are not known. */
   readonly onMissing: (ids: readonly string[]) => void;
@@ -36,9 +36,13 @@ export class TimelineCanvas {
     this._canvas.className = 'll-timeline-canvas';
     this._canvas.setAttribute('role', 'img');
     this._canvas.setAttribute('aria-label', _options.label);
-    this.node.append(this._canvas, this._spacer);
+    this._told.className = 'll-unseen';
+    this._told.setAttribute('role', 'status');
+    this.node.append(this._canvas, this._spacer, this._told);
     this.node.addEventListener('scroll', this._onScroll, { passive: true });
+    this.node.addEventListener('keydown', this._onKey);
     this._canvas.addEventListener('click', this._onClick);
+    this._canvas.addEventListener('mousemove', this._onMove);
     if (typeof ResizeObserver !== 'undefined') {
       this._observer = new ResizeObserver(() => this.paint());
       this._observer.observe(this.node);
@@ -57,7 +61,7 @@ export class TimelineCanvas {
   }
 
   /** Calls that were asked for have arrived; a rollout that runs is asked for again. */
-  add({ ids, updates, columns }: ITimelineCalls): void {
+  add({ ids, updates, pauses, columns }: ITimelineCalls): void {
     const column = (name: string): ArrayLike<number> => {
       const found = columns.get(name);
       return found?.kind === 'number' ? found.values : [];
@@ -69,12 +73,14 @@ export class TimelineCanvas {
     }
     ids.forEach((id, i) => this._calls.set(id, calls[i]));
     this._updates = updates;
+    this._pauses = otherPauses(pauses, updates);
     this.paint();
   }
 
   forget(): void {
     this._calls.clear();
     this._updates = [];
+    this._pauses = [];
   }
 
   paint(): void {
@@ -96,9 +102,23 @@ export class TimelineCanvas {
     if (context) {
       const scale = (width - LEFT - 10) / (span.to - span.from);
       const x = (at: number): number => LEFT + (at - span.from) * scale;
-      this._paintUpdates(context, x, width, height);
+      const pauses = this._pauses.map(([from, to]) => [from, Number.isNaN(to) ? this._now : to]);
+      this._shade(context, x, pauses, 'var(--jp-ui-font-color2)', 0.22);
+      this._shade(
+        context,
+        x,
+        this._updates.map(([, from, to]) => [from, to]),
+        'var(--jp-warn-color1)',
+        0.14
+      );
       this._paintAxis(context, x, span, width);
       const shift = HEAD + first * LINE - this.node.scrollTop;
+      if (this._active >= first && this._active < first + seen.length) {
+        context.fillStyle = this._color('var(--jp-brand-color1)');
+        context.globalAlpha = 0.16;
+        context.fillRect(0, shift + (this._active - first) * LINE, width, LINE);
+        context.globalAlpha = 1;
+      }
       seen.forEach((row, i) => this._paintRow(context, rows, row, shift + i * LINE, x));
     }
   }
@@ -133,15 +153,17 @@ export class TimelineCanvas {
     }
   }
 
-  private _paintUpdates(
+  private _shade(
     context: CanvasRenderingContext2D,
     x: (at: number) => number,
-    width: number,
-    height: number
+    spans: readonly (readonly number[])[],
+    color: string,
+    alpha: number
   ): void {
-    context.fillStyle = this._color('var(--jp-warn-color1)');
-    context.globalAlpha = 0.14;
-    for (const [, from, to] of this._updates) {
+    const [width, height] = [this.node.clientWidth, this.node.clientHeight];
+    context.fillStyle = this._color(color);
+    context.globalAlpha = alpha;
+    for (const [from, to] of spans) {
       const [left, right] = [Math.max(LEFT, x(from)), Math.min(width, x(to))];
       if (right > left) {
         context.fillRect(left, HEAD, right - left, height - HEAD);
@@ -193,11 +215,83 @@ export class TimelineCanvas {
     context.fillText(shortId(rows.text('id', row)), 8, y + LINE / 2);
   }
 
-  private _onClick = (event: MouseEvent): void => {
-    const line = Math.floor((event.offsetY - HEAD + this.node.scrollTop) / LINE);
-    const id = event.offsetY > HEAD ? (this._rows?.text('id', this._places[line] ?? -1) ?? '') : '';
+  /** What a line shows, in words. */
+  private _describe(line: number): string {
+    const rows = this._rows;
+    const row = this._places[line];
+    if (!rows || row === undefined) {
+      return '';
+    }
+    const id = rows.text('id', row);
+    const say = this._options.translate;
+    const took = endOf(rows, row, this._now) - rows.numbers.started_at[row];
+    const parts = [id, rows.text('task', row).slice(0, 60), words(rows.word('state', row))].map(text =>
+      visibleLine(text)
+    );
+    if (!Number.isNaN(took)) {
+      const { model, held } = modelTime(this._calls.get(id) ?? []);
+      parts.push(say('%1 in all, model %2, tools %3', duration(took), duration(model), duration(took - model - held)));
+      if (held > 0) {
+        parts.push(say('held %1', duration(held)));
+      }
+    }
+    return parts.join(' · ');
+  }
+
+  private _lineAt(event: MouseEvent): number {
+    return event.offsetY > HEAD ? Math.floor((event.offsetY - HEAD + this.node.scrollTop) / LINE) : -1;
+  }
+
+  private _open(line: number): void {
+    const id = this._rows?.text('id', this._places[line] ?? -1) ?? '';
     if (id) {
       this._options.onOpen(id);
+    }
+  }
+
+  private _move(to: number): void {
+    if (this._places.length === 0) {
+      return;
+    }
+    this._active = Math.max(0, Math.min(this._places.length - 1, to));
+    const room = this.node.clientHeight - HEAD - LINE;
+    const top = this._active * LINE;
+    this.node.scrollTop = Math.max(top - room, Math.min(top, this.node.scrollTop));
+    this._told.textContent = this._describe(this._active);
+    this.paint();
+  }
+
+  private _onKey = (event: KeyboardEvent): void => {
+    if (event.target !== this.node || event.altKey || event.ctrlKey || event.metaKey) {
+      return;
+    }
+    const page = Math.max(1, Math.floor((this.node.clientHeight - HEAD) / LINE) - 1);
+    const steps: Readonly<Record<string, number>> = {
+      ArrowDown: this._active + 1,
+      ArrowUp: this._active - 1,
+      PageDown: this._active + page,
+      PageUp: this._active - page,
+      Home: 0,
+      End: this._places.length - 1
+    };
+    if (event.key in steps) {
+      this._move(steps[event.key]);
+    } else if (event.key === 'Enter') {
+      this._open(this._active);
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  };
+
+  private _onClick = (event: MouseEvent): void => this._open(this._lineAt(event));
+
+  private _onMove = (event: MouseEvent): void => {
+    const line = this._lineAt(event);
+    if (line !== this._hovered) {
+      this._hovered = line;
+      this._canvas.title = line < 0 ? '' : this._describe(line);
     }
   };
 
@@ -210,7 +304,11 @@ export class TimelineCanvas {
   private readonly _observer: ResizeObserver | undefined;
   private readonly _colors = new Map<string, string>();
   private readonly _calls = new Map<string, CallTimes>();
+  private readonly _told = document.createElement('span');
   private _updates: readonly (readonly number[])[] = [];
+  private _pauses: readonly (readonly number[])[] = [];
+  private _active = -1;
+  private _hovered = -1;
   private _rows: RowTable | null = null;
   private _places: Uint32Array = new Uint32Array(0);
   private _now = 0;

@@ -28,7 +28,8 @@ export function TimelineView({ active, places, onOpen }: ITimelineViewProps): JS
     let askedAt = -Infinity;
     let asking = false;
     const made = new TimelineCanvas({
-      label: trans.__('Timeline of the rollouts; the table has the same in text'),
+      label: trans.__('Timeline of the rollouts: arrows move, Enter opens; the table has the same in text'),
+      translate: (word, ...values) => trans.__(word, ...values),
       onOpen,
       onMissing: ids => {
         if (asking || performance.now() - askedAt < ASK_MS) {
@@ -77,7 +78,8 @@ export function TimelineView({ active, places, onOpen }: ITimelineViewProps): JS
     ['model', trans.__('model')],
     ['tools', trans.__('agent and tools')],
     ['held', trans.__('held')],
-    ['update', trans.__('learner updates')]
+    ['update', trans.__('learner updates')],
+    ['pause', trans.__('calls paused')]
   ];
   return (
     <div className="ll-timeline-view">
