@@ -2,7 +2,18 @@
 
 import { Buffer, decodeRows } from './decodeColumns';
 import { checkSchema, count, list, number, object, text } from './decodeJson';
-import { ICounters, IFrame, IHeldOut, IProblem, IReward, IRunInfo, IStepRow, STEP_NUMBERS, StepNumber } from './wire';
+import {
+  ICounters,
+  IFrame,
+  IHeldOut,
+  IOldest,
+  IProblem,
+  IReward,
+  IRunInfo,
+  IStepRow,
+  STEP_NUMBERS,
+  StepNumber
+} from './wire';
 
 export function decodeRun(value: unknown): IRunInfo | null {
   const run = object(value);
@@ -52,6 +63,18 @@ function decodeReward(value: unknown): IReward {
     }
   }
   return { now: number(reward.now), best: number(reward.best), heldOut };
+}
+
+function decodeOldest(value: unknown): IOldest | null {
+  const oldest = object(value);
+  return typeof oldest.rollout !== 'string'
+    ? null
+    : {
+        rollout: oldest.rollout,
+        startedAt: number(oldest.started_at),
+        waitsFor: text(oldest.waits_for),
+        since: number(oldest.since)
+      };
 }
 
 function decodeStep(value: unknown): IStepRow | null {
@@ -108,6 +131,7 @@ export function decodeFrame(data: unknown, buffers: readonly Buffer[] = []): IFr
     },
     counters: decodeCounters(header.counters),
     reward: decodeReward(header.reward),
+    oldest: decodeOldest(header.oldest),
     problems: list(header.problems).map(decodeProblem),
     steps: steps.filter((row): row is IStepRow => row !== null),
     rollouts: decodeRows(header.rollouts, buffers)

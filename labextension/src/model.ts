@@ -8,7 +8,7 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { RowTable } from './rows';
-import type { ICounters, IFrame, IPhase, IProblem, IReward, IRowBlock, IRunInfo, IStepRow } from './wire';
+import type { ICounters, IFrame, IOldest, IPhase, IProblem, IReward, IRowBlock, IRunInfo, IStepRow } from './wire';
 
 const NO_COUNTERS: ICounters = {
   total: 0,
@@ -76,6 +76,10 @@ export class RunModel {
   }
   get reward(): IReward {
     return this._reward;
+  }
+  /** The rollout that has run longest; `null` when none runs. */
+  get oldest(): IOldest | null {
+    return this._oldest;
   }
   /** Ranked findings, worst first. */
   get problems(): readonly IProblem[] {
@@ -172,6 +176,7 @@ export class RunModel {
     this._phase = frame.phase ?? NO_PHASE;
     this._counters = frame.counters ?? NO_COUNTERS;
     this._reward = frame.reward ?? NO_REWARD;
+    this._oldest = frame.oldest ?? null;
     this._problems = frame.problems ?? [];
     this._at = frame.at;
     this._lastFrameAt = this._now();
@@ -212,6 +217,7 @@ export class RunModel {
   private _phase = NO_PHASE;
   private _counters = NO_COUNTERS;
   private _reward = NO_REWARD;
+  private _oldest: IOldest | null = null;
   private _problems: readonly IProblem[] = [];
   private _steps: IStepRow[] = [];
   private _seq = 0;

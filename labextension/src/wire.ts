@@ -83,6 +83,16 @@ export const STEP_NUMBERS = [
 ] as const;
 export type StepNumber = (typeof STEP_NUMBERS)[number];
 
+/** The rollout that has run longest. */
+export interface IOldest {
+  readonly rollout: string;
+  readonly startedAt: number | null;
+  /** `model`, `resume` (its call is held), or `agent`: its own work, its tools among it. */
+  readonly waitsFor: string;
+  /** When it began to wait. */
+  readonly since: number | null;
+}
+
 /** One optimiser step. */
 export type IStepRow = { readonly index: number; readonly skipped: string } & {
   readonly [name in StepNumber]: number | null;
@@ -124,6 +134,7 @@ export interface IFrame {
   readonly phase: IPhase;
   readonly counters: ICounters;
   readonly reward: IReward;
+  readonly oldest: IOldest | null;
   /** Worst first. */
   readonly problems: readonly IProblem[];
   readonly steps: readonly IStepRow[];

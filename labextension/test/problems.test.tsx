@@ -2,7 +2,6 @@ import type { IFocus } from '../src/order';
 import { NEWEST_FIRST, orderRows } from '../src/order';
 import { App } from '../src/panel/app';
 import { evidence } from '../src/panel/problems';
-import { oldestRunning } from '../src/panel/header';
 import { frame, HOSTILE } from './frames';
 import { expectTextOnly, IRendered, renderView, TestSource } from './render';
 
@@ -72,12 +71,17 @@ it('a focus narrows by every part that it has', () => {
   expect(ids({ label: '', steps: [1, 2], groups: new Set(['g-0']) })).toEqual(['r-1']);
 });
 
-it('the oldest rollout is the one that began first', () => {
+it('the oldest rollout tells what it waits for and since when, and opens', async () => {
   const source = new TestSource();
-  source.model.apply(frame({ rows: ROWS }));
-  expect(oldestRunning(source.model.rows)).toBe(3);
-  source.model.apply(frame({ run: 'run-2', rows: [ROWS[0]] }));
-  expect(oldestRunning(source.model.rows)).toBe(-1);
+  const oldest = { rollout: 'r-3', started_at: 940, waits_for: 'agent', since: 970 };
+  source.model.apply(frame({ rows: ROWS, more: { oldest } }));
+  const view = await renderView(source, <App />);
+  expect(view.text('ll-oldest')).toBe('oldest 1 m 00 s · its own work or tools for 30 s');
+  await view.after(() => view.byTestId('ll-oldest')?.click());
+  expect(source.selection.current.rollout).toBe('r-3');
+  await view.after(() => source.model.apply(frame({ rows: ROWS })));
+  expect(view.byTestId('ll-oldest')).toBeNull();
+  view.unmount();
 });
 
 it('every metric of the steps has a chart, those that were not computed say so', async () => {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from lightning_lab.records import PauseMode
@@ -32,6 +32,10 @@ class AdmissionState:
     """Requests that generate now."""
     held: int
     """Requests that wait for `Admission.resume`."""
+    generating: frozenset[str] = field(default=frozenset(), compare=False)
+    """Whose requests generate: rollout ids."""
+    waiting: frozenset[str] = field(default=frozenset(), compare=False)
+    """Whose requests are held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,14 @@ class Ticket:
     is left and to come back with a new ticket.
     """
 
-    __slots__ = ("_admission", "_stay", "abort", "held_s", "interruptible")
+    __slots__ = ("_admission", "_stay", "abort", "held_s", "interruptible", "owner")
 
-    def __init__(self, admission: Admission, abort: Callable[[], None], interruptible: bool) -> None:
+    def __init__(self, admission: Admission, abort: Callable[[], None], interruptible: bool, owner: str) -> None:
         self._admission = admission
         self._stay: asyncio.Timeout | None = None
         self.abort = abort
         self.interruptible = interruptible
+        self.owner = owner
         self.held_s = 0.0
 
     def interrupt(self) -> None:
@@ -96,7 +101,7 @@ class Admission:
 
     def __init__(self) -> None:
         self._in_flight: set[Ticket] = set()
-        self._held = 0
+        self._held: set[Ticket] = set()
         self._opened = asyncio.Event()
         self._opened.set()
         self._idle = asyncio.Event()
@@ -110,9 +115,12 @@ class Admission:
         """A consistent snapshot."""
         return self._state
 
-    def admit(self, abort: Callable[[], None], *, interruptible: bool = False) -> Ticket:
-        """A ticket to enter with; ``abort`` is called, at most once per pause, when a deadline has passed."""
-        return Ticket(self, abort, interruptible)
+    def admit(self, abort: Callable[[], None], *, interruptible: bool = False, owner: str = "") -> Ticket:
+        """A ticket to enter with; ``abort`` is called, at most once per pause, when a deadline has passed.
+
+        ``owner``: the rollout that asks.
+        """
+        return Ticket(self, abort, interruptible, owner)
 
     async def pause(self, deadline_s: float, mode: PauseMode = "wait") -> PauseReport:
         """Close, then wait until nothing is in flight; past the deadline abort what is left.
@@ -172,18 +180,18 @@ class Admission:
 
     async def _hold(self, ticket: Ticket) -> None:
         arrived = time.monotonic()
-        self._held += 1
+        self._held.add(ticket)
         self._publish()
         try:
             while not self._opened.is_set():  # a new pause may have begun before this task woke up
                 await self._opened.wait()
         except BaseException:
-            self._held -= 1
+            self._held.discard(ticket)
             self._publish()
             raise
         finally:
             ticket.held_s = time.monotonic() - arrived
-        self._held -= 1  # published together with the place in flight: no reader sees neither
+        self._held.discard(ticket)  # published together with the place in flight: no reader sees neither
 
     def _leave(self, ticket: Ticket) -> None:
         self._in_flight.discard(ticket)
@@ -216,4 +224,10 @@ class Admission:
         return len(tickets)
 
     def _publish(self) -> None:
-        self._state = AdmissionState(not self._opened.is_set(), len(self._in_flight), self._held)
+        self._state = AdmissionState(
+            not self._opened.is_set(),
+            len(self._in_flight),
+            len(self._held),
+            frozenset(ticket.owner for ticket in self._in_flight),
+            frozenset(ticket.owner for ticket in self._held),
+        )

@@ -218,7 +218,9 @@ class Exchange:
     async def _stay(self, drafts: list[Draft]) -> None:
         """Wait for admission, then sample: to the end, or until a pause interrupts."""
         ticket = self._capture.admission.admit(
-            lambda: self.abort(_aborted_by_pause()), interruptible=all(draft.can_go_on for draft in drafts)
+            lambda: self.abort(_aborted_by_pause()),
+            interruptible=all(draft.can_go_on for draft in drafts),
+            owner=self.grant.rollout_id,
         )
         try:
             async with ticket:

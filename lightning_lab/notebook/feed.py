@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lightning_lab.gateway import AdmissionState
 from lightning_lab.notebook.frames import Snapshot
+from lightning_lab.notebook.oldest import Running
 from lightning_lab.notebook.problems import Marks, find_problems
 from lightning_lab.notebook.rows import Merged, RolloutTable, rollout_row
 from lightning_lab.notebook.snapshot import held_out_point, phase_fields, reward_fields, run_fields, step_fields
@@ -20,6 +22,7 @@ _READ = 2_000
 """Characters of a prompt that are looked at; a row shows fewer."""
 _PROBLEMS_S, _PROBLEMS_SHARE = 2.0, 0.05
 """Problems are looked for at most this often, and take at most this part of the time."""
+_NOBODY = AdmissionState(paused=False, in_flight=0, held=0)
 
 
 class RunFeed:
@@ -36,6 +39,7 @@ class RunFeed:
         self._phase: Event | None = None
         self._version: int | None = None
         self._marks = Marks()
+        self._running = Running()
         self._problems: list[dict[str, Any]] = []
         self._problems_due = 0.0
         self._problems_of: tuple[int, bool] | None = None
@@ -59,7 +63,7 @@ class RunFeed:
                 self._read_rollouts(changed)
 
     def snapshot(
-        self, *, lab: str, lab_state: str, in_flight: int = 0, held: int = 0, paused: bool = False
+        self, *, lab: str, lab_state: str, admission: AdmissionState = _NOBODY, paused: bool = False
     ) -> Snapshot:
         """The run as of the last `refresh`, with the counters of the store and the gateway's of this moment."""
         with self._lock:
@@ -69,9 +73,10 @@ class RunFeed:
                 lab_state=lab_state,
                 run=run_fields(run),
                 phase=phase_fields(run, self._phase),
-                counters={**self._store.counts(self.run_id), "in_flight": in_flight, "held": held},
+                counters={**self._store.counts(self.run_id), "in_flight": admission.in_flight, "held": admission.held},
                 reward=reward_fields(self._steps, self._held_out),
                 steps=tuple(self._step_fields),
+                oldest=self._running.oldest(self._store, generating=admission.generating, waiting=admission.waiting),
                 problems=self._find_problems(run),
                 paused=paused,
             )
@@ -147,16 +152,10 @@ class RunFeed:
             known = self.table.get(rollout.id)
             version = known.version if known else changed.versions.get(rollout.id)
             merged = changed.merged.get(rollout.id) or (known.merged if known else Merged())
-            self.table.put(
-                rollout_row(
-                    changed.rollouts[rollout.id],
-                    self._shown(rollout),
-                    calls=calls,
-                    tokens=tokens,
-                    version=version,
-                    merged=merged,
-                )
-            )
+            place, shown = changed.rollouts[rollout.id], self._shown(rollout)
+            row = rollout_row(place, shown, calls=calls, tokens=tokens, version=version, merged=merged)
+            self.table.put(row)
+            self._running.put(row)
 
     def _shown(self, rollout: Rollout) -> Rollout:
         prompt = self._redaction.text(rollout.task.prompt[:_READ])  # before a row cuts a secret in two

@@ -47,6 +47,8 @@ class Snapshot:
     """All steps of the run; frames carry slices of them."""
     problems: Sequence[Mapping[str, Any]] = ()
     """Ranked findings, worst first."""
+    oldest: Mapping[str, Any] | None = None
+    """The rollout that has run longest, and what it waits for; None when none runs."""
     paused: bool = False
     """Whether the user paused the lab; that the learner holds calls is said by the phase."""
     at: float = field(default_factory=time.time, compare=False)
@@ -63,6 +65,7 @@ class Snapshot:
             "phase": self.phase,
             "counters": self.counters,
             "reward": self.reward,
+            "oldest": self.oldest,
             "problems": list(self.problems),
         }
 

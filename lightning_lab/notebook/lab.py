@@ -369,10 +369,7 @@ class Lab(metaclass=OneOpenLab):
         state = "closed" if self.closed else "open"
         if feed is None:
             return Snapshot(lab=self.id, lab_state=state)
-        admission = self._parts.gateway.admission
-        return feed.snapshot(
-            lab=self.id, lab_state=state, in_flight=admission.in_flight, held=admission.held, paused=self.paused
-        )
+        return feed.snapshot(lab=self.id, lab_state=state, admission=self._parts.gateway.admission, paused=self.paused)
 
     def current_snapshot(self) -> Snapshot:
         """Of the run on show, up to date."""

@@ -5,7 +5,6 @@ import type { ReactNode } from 'react';
 
 import { compact, elapsed, fixed, integer, shortId, words } from '../format';
 import type { RunModel } from '../model';
-import type { RowTable } from '../rows';
 import { visibleLine } from '../text';
 import type { IRunInfo } from '../wire';
 import { Actions } from './actions';
@@ -52,37 +51,34 @@ function PhaseLane(): JSX.Element {
   );
 }
 
-/** The rollout that has run longest, or -1. */
-export function oldestRunning(rows: RowTable): number {
-  const running = rows.words('state').indexOf('running');
-  let oldest = -1;
-  for (let row = 0; running > 0 && row < rows.size; row++) {
-    const here = rows.present[row] && rows.codes.state[row] === running;
-    if (here && !(rows.numbers.started_at[row] >= rows.numbers.started_at[oldest])) {
-      oldest = row;
-    }
-  }
-  return oldest;
-}
-
-/** The oldest rollout, and what it waits for as far as the run's phase tells. */
+/** The oldest rollout, and what it waits for since when. */
 function Oldest({ onOpen }: { onOpen: (id: string) => void }): JSX.Element | null {
   const { source, trans } = useView();
-  const { model } = source;
-  const row = model.active ? oldestRunning(model.rows) : -1;
-  if (row < 0) {
+  const { active, kernelNow, oldest } = source.model;
+  if (!active || !oldest) {
     return null;
   }
-  const id = model.rows.text('id', row);
-  const waits =
-    model.counters.held > 0
-      ? trans.__('calls are held')
-      : model.counters.in_flight > 0
-        ? trans.__('model or tools')
-        : trans.__('no call in flight: its tools');
+  const waits: Readonly<Record<string, string>> = {
+    model: trans.__('waits for the model'),
+    resume: trans.__('its call is held'),
+    agent: trans.__('its own work or tools')
+  };
+  const ago = (at: number | null): string => elapsed(at === null ? null : kernelNow - at);
   return (
-    <button type="button" className="ll-link ll-oldest" title={visibleLine(id)} onClick={() => onOpen(id)}>
-      {trans.__('oldest %1: %2', elapsed(model.kernelNow - model.rows.numbers.started_at[row]), waits)}
+    <button
+      type="button"
+      className="ll-link ll-oldest"
+      data-testid="ll-oldest"
+      data-waits-for={oldest.waitsFor}
+      title={trans.__('Open the rollout that has run longest: %1', visibleLine(oldest.rollout))}
+      onClick={() => onOpen(oldest.rollout)}
+    >
+      {trans.__(
+        'oldest %1 · %2 for %3',
+        ago(oldest.startedAt),
+        waits[oldest.waitsFor] ?? words(oldest.waitsFor),
+        ago(oldest.since)
+      )}
     </button>
   );
 }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_lab.gateway import AdmissionState
 from lightning_lab.notebook.cuts import cuts_of
 from lightning_lab.notebook.detail import rollout_detail
 from lightning_lab.notebook.feed import RunFeed
@@ -103,7 +104,7 @@ def test_rows_counters_and_steps_equal_the_store_after_any_history(store: Store)
     store.put_event("evaluation", "run", data={"step": 1, "value": 0.75, "n": 8})
     store.flush()
     feed.refresh()
-    snapshot = feed.snapshot(lab="lab", lab_state="open", in_flight=2, held=1)
+    snapshot = feed.snapshot(lab="lab", lab_state="open", admission=AdmissionState(paused=False, in_flight=2, held=1))
 
     assert snapshot.counters == {**store.counts("run"), "in_flight": 2, "held": 1}
     totals = store.call_totals([row.id for row in feed.table.rows])
@@ -157,6 +158,29 @@ def test_a_row_tells_samples_breaks_and_staleness_once_its_step_is_stored(store:
     store.flush()
     feed.refresh()
     assert (feed.table.rows[0].samples, feed.table.rows[0].advantage) == (2, 0.5)
+
+
+def test_the_oldest_rollout_tells_what_it_waits_for(store: Store) -> None:
+    feed = RunFeed(store, "run")
+    for i, started in enumerate((30.0, 20.0)):
+        store.put_rollout(rollout(i, state=RolloutState.RUNNING, started_at=started))
+
+    def oldest(**more: Any) -> Any:
+        store.flush()
+        feed.refresh()
+        admission = AdmissionState(paused=False, in_flight=0, held=0, **more)
+        return feed.snapshot(lab="lab", lab_state="open", admission=admission).oldest
+
+    asked = frozenset({"r-run-1"})
+    first = {"rollout": "r-run-1", "started_at": 20.0, "since": 20.0}
+    assert oldest(generating=asked) == {**first, "waits_for": "model"}
+    assert oldest(waiting=asked) == {**first, "waits_for": "resume"}
+    store.put_call(call("r-run-1", 0, (Message(role="user", content="q"),), Message(role="assistant")))
+    assert oldest() == {**first, "waits_for": "agent", "since": 3.5}
+    store.put_rollout(end(rollout(1, started_at=20.0)))
+    assert oldest()["rollout"] == "r-run-0"
+    store.put_rollout(end(rollout(0, started_at=30.0)))
+    assert oldest() is None
 
 
 def test_detail_shows_only_what_is_new_in_each_call(store: Store) -> None:
