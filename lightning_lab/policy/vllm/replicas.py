@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,8 @@ _RESTARTS_S = 600.0
 _REMEMBERED = 100_000
 """Rollouts whose server is known."""
 _LOOK_S = 0.05
+_LOOK_AGAIN_S = 0.5
+"""Between two looks at a server that somebody else is to start again."""
 
 
 class Replica:
@@ -83,16 +86,16 @@ class Replicas:
                 self._loop.wait(replica.connection.close())
 
     def of(self, rollout_id: str) -> Replica:
-        """The rollout's server: the one that holds its prefix, or the one with the least to do.
+        """The rollout's server: the one that holds its prefix, or while that is down the one with the least to do.
 
         Raises the reason when none is left.
         """
         known = self._places.get(rollout_id)
-        if known is None or known.failure is not None:
+        if known is None or not known.ready:
             left = [replica for replica in self.all if replica.failure is None]
             if not left:
                 raise self.all[0].failure or EngineDiedError("No vLLM server is left.")
-            known = min(left, key=lambda replica: (not replica.ready, replica.open_calls))
+            known = min(left, key=lambda replica: (not replica.ready, replica is not known, replica.open_calls))
         self._places[rollout_id] = known
         self._places.move_to_end(rollout_id)
         if len(self._places) > _REMEMBERED:
@@ -107,6 +110,15 @@ class Replicas:
         for error in errors:
             if error is not None:
                 raise error
+
+    def lost(self, replica: Replica) -> None:
+        """Somebody else's server does not answer: nobody is sent there until it does again."""
+        if not replica.ready or self._closing:
+            return
+        replica.ready = False
+        threading.Thread(
+            target=self._look_again, args=(replica,), name=f"lightning-lab-{replica.name}", daemon=True
+        ).start()
 
     def died(self, replica: Replica, status: int) -> None:
         """Start it again, unless it dies all the time. Called in the thread that watched it."""
@@ -128,9 +140,23 @@ class Replicas:
         except PolicyError as error:
             replica.failure = error
 
+    def _look_again(self, replica: Replica) -> None:
+        end, reason = time.monotonic() + START_S, PolicyError("It was not asked.")
+        while not self._closing and time.monotonic() < end:
+            time.sleep(_LOOK_AGAIN_S)
+            try:
+                self._bring_up(replica)
+                return
+            except PolicyError as error:
+                reason = error
+        replica.failure = reason
+
     def _bring_up(self, replica: Replica) -> None:
         if replica.server is not None:
             self._begin(replica)
+            if self._closing:  # meanwhile
+                replica.server.stop()
+                return
         self._prepare(replica)
         replica.ready = True
 

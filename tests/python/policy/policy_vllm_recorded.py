@@ -70,15 +70,15 @@ OVERFLOW = {
 class Recorded:
     """Answers by path on a Unix socket; what was asked is kept. An answer may also be a function of the request."""
 
-    def __init__(self, folder: Path, answers: Mapping[str, Any], *, version: str = "0.32.0") -> None:
+    def __init__(self, folder: Path, answers: Mapping[str, Any], *, version: str = "0.32.0", name: str = "one") -> None:
         self.asked: list[tuple[str, Any]] = []
         self.answers: dict[str, Any] = {
             "/version": {"version": version},
             "/inference/v1/generate": GENERATED,
             **answers,
         }
-        self.url = f"unix://{folder / 'recorded.sock'}"
-        self._socket = str(folder / "recorded.sock")
+        self.url = f"unix://{folder / name}.sock"
+        self._socket = str(folder / f"{name}.sock")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

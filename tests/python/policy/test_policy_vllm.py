@@ -279,3 +279,33 @@ def test_a_policy_without_a_learner_only_answers(make: Make) -> None:
     assert not policy.can_learn
     with pytest.raises(PolicyError, match="has no learner"):
         policy.publish(1)
+
+
+async def test_a_rollout_stays_with_its_server_until_that_is_gone(tmp_path: Path) -> None:
+    servers = [Recorded(tmp_path, {}, name=name) for name in ("one", "two")]
+    policy = VllmPolicy("quickstart", url=[server.url for server in servers])
+    try:
+        policy.start()
+        one, two = policy.replicas
+        for server in servers:
+            server.asked.clear()
+        one.open_calls = 1
+        await replied_of(policy, "a")  # to the one with less to do
+        one.open_calls, two.open_calls = 0, 1
+        await replied_of(policy, "a")  # which holds its prefix now
+        await replied_of(policy, "b")
+        assert [len(server.asked) for server in servers] == [1, 2]
+        servers[0].answers["/inference/v1/generate"] = (200, ConnectionResetError)
+        with pytest.raises(EngineDiedError, match="one"):
+            await replied_of(policy, "b")
+        assert not one.ready and two.ready
+        assert (await replied_of(policy, "b")).ids.tolist() == [16705, 314, 253]
+    finally:
+        policy.close()
+        for server in servers:
+            server.close()
+
+
+async def replied_of(policy: VllmPolicy, rollout_id: str) -> Chunk:
+    (chunk,) = [one async for one in policy.generate(np.array([1], np.int32), Sampling(), rollout_id=rollout_id)]
+    return chunk
