@@ -5,6 +5,7 @@ const esModules = [
   '@microsoft',
   '@codemirror',
   '@lezer',
+  'd3-hierarchy',
   'exenv-es6',
   'lib0',
   'yjs'

@@ -2,7 +2,18 @@
 
 import { decodeFrame } from './decodeFrame';
 import { checkSchema, count, list, number, object, text } from './decodeJson';
-import { ICallDetail, IMessage, IRolloutDetail, IRolloutInfo, ISavedView, SCHEMA_VERSION } from './wire';
+import {
+  DiffPart,
+  ICallDetail,
+  IDifference,
+  IGatewayChanges,
+  IMessage,
+  IRolloutDetail,
+  IRolloutInfo,
+  ISavedAnswer,
+  ISavedView,
+  SCHEMA_VERSION
+} from './wire';
 
 function decodeMessage(value: unknown): IMessage {
   const message = object(value);
@@ -19,6 +30,41 @@ function decodeMessage(value: unknown): IMessage {
   };
 }
 
+function decodeGateway(value: unknown): IGatewayChanges {
+  const gateway = object(value);
+  return {
+    sampling: list(gateway.sampling).map(item => {
+      const [name, asked, used] = list(item);
+      return [text(name), text(asked), text(used)] as const;
+    }),
+    extra: list(gateway.extra).map(text),
+    kept: count(gateway.kept),
+    left: list(gateway.left).map(count)
+  };
+}
+
+function decodePart(value: unknown): DiffPart {
+  const [kind, said] = list(value);
+  return [kind === '-' || kind === '+' ? kind : '=', text(said)];
+}
+
+function decodeDifference(value: unknown): IDifference | null {
+  const found = object(value);
+  if (number(found.previous) === null) {
+    return null;
+  }
+  return {
+    previous: count(found.previous),
+    gone: count(found.gone),
+    changed: list(found.changed).map(item => {
+      const { role, parts } = object(item);
+      return { role: text(role), parts: list(parts).map(decodePart) };
+    }),
+    toolsGone: list(found.tools_gone).map(text),
+    toolsNew: list(found.tools_new).map(text)
+  };
+}
+
 function decodeCall(value: unknown, position: number): ICallDetail {
   const call = object(value);
   return {
@@ -26,6 +72,7 @@ function decodeCall(value: unknown, position: number): ICallDetail {
     ordinal: number(call.ordinal) ?? position,
     kind: text(call.kind) || 'main',
     thread: text(call.thread) || 'main',
+    parentId: text(call.parent_id),
     protocol: text(call.protocol),
     model: text(call.model),
     finishReason: text(call.finish_reason),
@@ -41,7 +88,9 @@ function decodeCall(value: unknown, position: number): ICallDetail {
     arrivedAt: number(call.arrived_at),
     finishedAt: number(call.finished_at),
     durationS: number(call.duration_s),
-    error: text(call.error)
+    error: text(call.error),
+    gateway: decodeGateway(call.gateway),
+    difference: decodeDifference(call.difference)
   };
 }
 
@@ -115,8 +164,26 @@ export function decodeDetail(data: unknown): IRolloutDetail {
         sentence: text(b.explain)
       };
     }),
-    trained: detail.trained !== false
+    trained: detail.trained !== false,
+    tampering: list(detail.tampering).map(item => {
+      const { at, message } = object(item);
+      return { at: number(at), message: text(message) };
+    })
   };
+}
+
+function decodeAnswer(value: unknown): ISavedAnswer {
+  const { method, params, result, buffers } = object(value);
+  return { method: text(method), params, result, buffers: list(buffers).map(item => bytes(text(item))) };
+}
+
+/** Base64 → bytes; nothing where it is none. */
+function bytes(encoded: string): ArrayBuffer {
+  try {
+    return Uint8Array.from(atob(encoded), character => character.charCodeAt(0)).buffer;
+  } catch {
+    return new ArrayBuffer(0);
+  }
 }
 
 /** The data of one `application/vnd.lightning-lab+json` output. Throws `SchemaMismatch`. */
@@ -130,6 +197,7 @@ export function decodeSavedView(data: unknown): ISavedView {
     lab: text(saved.lab) || snapshot.lab,
     openPanel: saved.open_panel === true,
     snapshot,
-    detail: saved.detail ? decodeDetail({ v: SCHEMA_VERSION, ...object(saved.detail) }) : null
+    detail: saved.detail ? decodeDetail({ v: SCHEMA_VERSION, ...object(saved.detail) }) : null,
+    answers: list(saved.answers).map(decodeAnswer)
   };
 }

@@ -156,12 +156,40 @@ export interface IMessage {
   readonly name: string;
 }
 
+/** What the gateway did to a request. */
+export interface IGatewayChanges {
+  /** Name, what the harness asked, what the run used instead; both as JSON. */
+  readonly sampling: readonly (readonly [string, string, string])[];
+  /** Fields that the gateway does not know and kept. */
+  readonly extra: readonly string[];
+  /** Earlier replies, new in the conversation, that stand in the prompt as they were sampled. */
+  readonly kept: number;
+  /** Ordinals of calls whose replies came back with another text. */
+  readonly left: readonly number[];
+}
+
+/** A piece of a text: the same before and after, only before, or only after. */
+export type DiffPart = readonly ['=' | '-' | '+', string];
+
+/** What a harness did to the conversation since the thread's previous call. */
+export interface IDifference {
+  /** Ordinal of that call. */
+  readonly previous: number;
+  /** Messages that are not there any more. */
+  readonly gone: number;
+  readonly changed: readonly { readonly role: string; readonly parts: readonly DiffPart[] }[];
+  readonly toolsGone: readonly string[];
+  readonly toolsNew: readonly string[];
+}
+
 /** One call of a rollout, with only the messages that are new in its thread. */
 export interface ICallDetail {
   readonly id: string;
   readonly ordinal: number;
   readonly kind: string;
   readonly thread: string;
+  /** The call that it continues; empty for the first of a conversation. */
+  readonly parentId: string;
   readonly protocol: string;
   readonly model: string;
   readonly finishReason: string;
@@ -178,6 +206,15 @@ export interface ICallDetail {
   readonly finishedAt: number | null;
   readonly durationS: number | null;
   readonly error: string;
+  readonly gateway: IGatewayChanges;
+  /** `null` where the conversation only went on. */
+  readonly difference: IDifference | null;
+}
+
+/** Something that was tried with the rollout's key beyond model calls, and refused. */
+export interface ITampering {
+  readonly at: number | null;
+  readonly message: string;
 }
 
 export interface ISampleDetail {
@@ -233,6 +270,7 @@ export interface IRolloutDetail {
   readonly breaks: readonly IBreakDetail[];
   /** Whether a step consumed the samples; otherwise they are what the calls would give now. */
   readonly trained: boolean;
+  readonly tampering: readonly ITampering[];
   /** What was left out so that a notebook output stays small; empty when nothing was. */
   readonly cut: string;
 }
@@ -301,6 +339,14 @@ export interface IGroupWeights {
   readonly rollouts: readonly IWeighed[];
 }
 
+/** An answer that a notebook output keeps, to the same request later. */
+export interface ISavedAnswer {
+  readonly method: string;
+  readonly params: unknown;
+  readonly result: unknown;
+  readonly buffers: readonly ArrayBuffer[];
+}
+
 /** What a notebook output holds: enough to be legible without a kernel. */
 export interface ISavedView {
   readonly view: 'run' | 'rollout';
@@ -308,6 +354,7 @@ export interface ISavedView {
   readonly openPanel: boolean;
   readonly snapshot: IFrame;
   readonly detail: IRolloutDetail | null;
+  readonly answers: readonly ISavedAnswer[];
 }
 
 /** The kernel and the extension do not speak the same schema. */

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_lab.notebook.cuts import Cuts
+from lightning_lab.notebook.differences import difference, gateway_changes, tool_name
 from lightning_lab.notebook.plain import finite, json_bytes, json_value
 from lightning_lab.records import SCHEMA_VERSION, Break, Call, Message, Rollout, Sample
 from lightning_lab.samples import explain
@@ -21,7 +22,7 @@ def rollout_detail(cuts: Cuts) -> dict[str, Any]:
     detail = {
         "v": SCHEMA_VERSION,
         "rollout": rollout_fields(cuts.rollout),
-        "calls": _calls(cuts.calls),
+        "calls": _calls(cuts.calls, ordinals),
         "samples": [_sample(sample) for sample in cuts.samples],
         "breaks": [_break(item, ordinals) for item in cuts.breaks],
         "trained": cuts.trained,
@@ -59,14 +60,16 @@ def shortened(detail: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
     return small
 
 
-def _calls(calls: Sequence[Call]) -> list[dict[str, Any]]:
+def _calls(calls: Sequence[Call], ordinals: Mapping[str, int]) -> list[dict[str, Any]]:
     by_id = {call.id: call for call in calls}
     last_of_thread: dict[str, Call] = {}
     fields = []
     for call in calls:
         before = by_id.get(call.parent_id or "") or last_of_thread.get(call.thread)
         last_of_thread[call.thread] = call
-        fields.append(_call(call, _first_new(before, call)))
+        first_new = _first_new(before, call)
+        told = {"gateway": gateway_changes(call, ordinals), "difference": difference(before, call, first_new)}
+        fields.append({**_call(call, first_new), **told})
     return fields
 
 
@@ -76,13 +79,14 @@ def _call(call: Call, first_new: int) -> dict[str, Any]:
         "ordinal": call.ordinal,
         "kind": call.kind,
         "thread": call.thread,
+        "parent_id": call.parent_id,
         "protocol": call.protocol,
         "model": call.model,
         "finish_reason": call.finish_reason,
         "delivered": call.delivered,
         "messages_from": first_new,
         "messages": [message_fields(message) for message in call.messages[first_new:]],
-        "tools": [_tool_name(tool) for tool in call.tools],
+        "tools": [tool_name(tool) for tool in call.tools],
         "reply": message_fields(call.reply),
         "prompt_tokens": len(call.prompt_ids),
         "sampled_tokens": len(call.sampled_ids),
@@ -114,12 +118,6 @@ def _same_words(reply: Message, echo: Message) -> bool:
         return message.role, message.content, tool_calls
 
     return words(reply) == words(echo)
-
-
-def _tool_name(tool: Mapping[str, Any]) -> str:
-    function = tool.get("function")
-    source = function if isinstance(function, Mapping) else tool
-    return str(source.get("name") or tool.get("type") or "")
 
 
 def _sample(sample: Sample) -> dict[str, Any]:

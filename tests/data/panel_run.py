@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from lightning_lab.notebook.token_text import decoded_by
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.records import (
     Call,
+    Floats,
     HarnessInfo,
     Ids,
     Message,
@@ -179,7 +180,8 @@ class Maker:
         for rollout in batch.rollouts:
             self.store.put_rollout(rollout)
         self.store.put_samples(RUN_ID, step, batch.samples, batch.breaks)
-        self._stats(step, batch)
+        for place, floats in learner_numbers(step, batch):
+            self.store.put_token_stats(RUN_ID, step, place.rollout_id, place.sample_index, floats)
         for phase, seconds in (("draining", 0.5), ("updating", 5.0), ("publishing", 0.5)):
             self._phase(phase, step)
             self.now += seconds
@@ -243,21 +245,22 @@ class Maker:
         self.store.put_rollout(ended)
         return ended, agent.calls
 
-    def _stats(self, step: int, batch: Any) -> None:
-        rows = [row for update in batch.updates for micro_batch in update for row in micro_batch]
-        noise = np.random.default_rng(step)
-        for place, row in zip(batch.places, rows, strict=True):
-            mask = row.sample.mask
-            shift = noise.normal(0, 0.06, len(mask))
-            ratio = np.where(mask, np.exp(shift), np.nan)
-            clipped = np.where(mask, (np.abs(shift) > 0.12).astype(float), np.nan)
-            stats = {
-                "logprobs": np.where(mask, row.sample.logprobs + shift, np.nan),
-                "entropy": np.where(mask, noise.gamma(1.2, 0.4, len(mask)), np.nan),
-                "ratio": ratio, "clipped": clipped, "loss": -row.advantage * row.token_weight * ratio,
-            }  # fmt: skip
-            floats = {name: values.astype(np.float32) for name, values in stats.items()}
-            self.store.put_token_stats(RUN_ID, step, place.rollout_id, place.sample_index, floats)
+
+def learner_numbers(step: int, batch: Any) -> Iterator[tuple[Any, dict[str, Floats]]]:
+    """What a learner might have computed for each sample of a step."""
+    rows = [row for update in batch.updates for micro_batch in update for row in micro_batch]
+    noise = np.random.default_rng(step)
+    for place, row in zip(batch.places, rows, strict=True):
+        mask = row.sample.mask
+        shift = noise.normal(0, 0.06, len(mask))
+        ratio = np.where(mask, np.exp(shift), np.nan)
+        clipped = np.where(mask, (np.abs(shift) > 0.12).astype(float), np.nan)
+        stats = {
+            "logprobs": np.where(mask, row.sample.logprobs + shift, np.nan),
+            "entropy": np.where(mask, noise.gamma(1.2, 0.4, len(mask)), np.nan),
+            "ratio": ratio, "clipped": clipped, "loss": -row.advantage * row.token_weight * ratio,
+        }  # fmt: skip
+        yield place, {name: values.astype(np.float32) for name, values in stats.items()}
 
 
 def make_run(path: Path, *, steps: int = 8, groups: int = 3, n: int = 6, seed: int = 0) -> Path:

@@ -8,6 +8,7 @@ import type { RowTable } from '../rows';
 import { visibleLine } from '../text';
 import type { IGroupWeights, IRolloutDetail, IRolloutInfo } from '../wire';
 import { CancelRollout } from './actions';
+import { branches, CallTreeView } from './callTreeView';
 import { CopyCode } from './copyCode';
 import { Group } from './group';
 import { useDetail } from './hooks';
@@ -83,6 +84,7 @@ function Body({ detail, weights, stamp, onOpen }: IBodyProps): JSX.Element {
         ))}
       </div>
       <div className="ll-main">
+        {branches(detail.calls) && <CallTreeView calls={detail.calls} />}
         <Transcript detail={detail} />
         <Output title={trans.__('Output')} text={rollout.output} testId="ll-output" />
         <Output title={trans.__('Error')} text={rollout.error} testId="ll-error" tone="error" />
