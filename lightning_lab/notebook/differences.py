@@ -76,7 +76,7 @@ def words_apart(before: str, after: str) -> list[list[str]]:
     if max(map(len, middle)) > _WORDS:
         parts += [["-", "".join(middle[0])], ["+", "".join(middle[1])]]
     else:
-        for kind, a, b, c, d in SequenceMatcher(None, *middle, autojunk=False).get_opcodes():
+        for kind, a, b, c, d in SequenceMatcher(None, middle[0], middle[1], autojunk=False).get_opcodes():
             same, said, heard = kind == "equal", "".join(middle[0][a:b]), "".join(middle[1][c:d])
             parts += [["=", said]] if same else [["-", said], ["+", heard]]
     parts.append(["=", "".join(old[len(old) - end :])])
@@ -89,8 +89,8 @@ def _compare(old: Sequence[Message], new: Sequence[Message]) -> tuple[int, list[
         return len(old), []
     gone, changed = 0, []
     keys = [[(message.role, _text(message)) for message in side] for side in (old, new)]
-    for kind, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
-        if kind == "equal" or kind == "insert":
+    for kind, a, b, c, d in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
+        if kind in ("equal", "insert"):
             continue
         for one, other in zip_longest(old[a:b], new[c:d]):
             if one is None:
