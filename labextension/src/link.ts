@@ -113,7 +113,6 @@ export class KernelLink implements IDisposable {
       this._refuse(error);
       return;
     }
-    void this._fill();
     if (this.model.lab !== before) {
       this._filling = false;
       this._mismatch = false;
@@ -123,6 +122,7 @@ export class KernelLink implements IDisposable {
         void this._hello();
       }
     }
+    void this._fill();
   }
 
   /**
@@ -138,21 +138,29 @@ export class KernelLink implements IDisposable {
     }
     this._filling = true;
     try {
-      let asked = this._requests.request('rows', { run, from: 0 });
-      for (let from = 0, more = true; more;) {
+      // The frames bring the newest rows meanwhile; what they brought is not asked for.
+      let from = 0;
+      let asked = this._ask(run, from);
+      while (asked) {
         const { result, buffers } = await asked;
         const block = decodeBlock(result, buffers);
-        more = block.rows > 0 && model.run?.id === run && !this._isDisposed;
-        if (more) {
-          from += block.rows;
-          asked = this._requests.request('rows', { run, from }); // the kernel makes the next while this is read
-          model.applyRows(block);
+        if (block.rows === 0 || model.run?.id !== run || this._isDisposed) {
+          break;
         }
+        // The kernel makes the next while this is read.
+        from = model.rows.missing(from + block.rows);
+        asked = this._ask(run, from);
+        model.applyRows(block);
       }
       this._filling = false;
     } catch {
       // Not asked again: the frames bring what is missing.
     }
+  }
+
+  /** Rows from a place on, unless the run has no more. */
+  private _ask(run: string, from: number): Promise<IAnswer> | null {
+    return from < this.model.counters.total ? this._requests.request('rows', { run, from }) : null;
   }
 
   private _refuse(error: unknown): void {

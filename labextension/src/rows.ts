@@ -95,6 +95,15 @@ export class RowTable {
     return this._rowOf.get(id) ?? -1;
   }
 
+  /** The first place from one on that has not arrived. */
+  missing(from: number): number {
+    let place = from;
+    while (place < this.size && this.present[place]) {
+      place += 1;
+    }
+    return place;
+  }
+
   /** Write a block of rows. A block without the key column `row` is ignored; one that says nothing new, too. */
   apply(block: IRowBlock): void {
     const key = block.columns.get('row');

@@ -172,12 +172,13 @@ describe('a link', () => {
     await settle();
     const [first] = kernel.requests('rows');
     expect(first.params).toEqual({ run: 'run-1', from: 0 });
+    kernel.push({ counters: { total: 20_000 }, rows: [{ row: 2 }, { row: 19_999 }] });
     const { rollouts, buffers } = encodeRows([{ row: 0 }, { row: 1 }]);
     kernel.say('comm_msg', { comm_id: kernel.commId, data: { id: first.id, ok: true, result: rollouts } }, buffers);
     await settle();
-    expect(link.model.rows.count).toBe(2);
+    expect(link.model.rows.count).toBe(4);
     const second = kernel.requests('rows')[1];
-    expect(second.params).toEqual({ run: 'run-1', from: 2 });
+    expect(second.params).toEqual({ run: 'run-1', from: 3 }); // a frame has brought the third
     kernel.answer({ id: second.id, ok: true, result: { rows: 0, columns: [] } });
     await settle();
     expect(kernel.requests('rows')).toHaveLength(2);

@@ -22,7 +22,7 @@ from lightning_lab.notebook.rows import MODES, OUTCOMES, STATES, RolloutRow, Rol
 from lightning_lab.records import SCHEMA_VERSION
 
 MAX_FRAME_BYTES = 256 * 1024
-MAX_REPLY_BYTES = 2 * 1024 * 1024
+MAX_REPLY_BYTES = 4 * 1024 * 1024
 """An answer that was asked for may be larger than a frame that comes ten times a second."""
 MAX_STEP_ROWS = 200
 _ENVELOPE_BYTES = 8 * 1024  # message headers, column descriptions, brackets

@@ -96,7 +96,10 @@ def rollout_row(
 
 
 class RolloutTable:
-    """All rows of one run. Changed rows go out first; a cyclic cursor repeats the rest, which heals any loss."""
+    """All rows of one run. Changed rows go out first; a cyclic cursor repeats the rest, which heals any loss.
+
+    Of a burst the newest go first: a panel that misses many asks for them from the beginning on, and both meet.
+    """
 
     def __init__(self) -> None:
         self.rows: list[RolloutRow] = []
@@ -122,6 +125,7 @@ class RolloutTable:
             return
         else:
             self.rows[row.row] = row
+        self._changed.pop(row.row, None)  # to the end: it is the latest change
         self._changed[row.row] = None
 
     @property
@@ -129,9 +133,9 @@ class RolloutTable:
         return bool(self._changed)
 
     def take_changed(self, budget: int) -> list[RolloutRow]:
-        """Changed rows, oldest change first, that fit into ``budget`` bytes; they count as sent."""
+        """Changed rows, latest change first, that fit into ``budget`` bytes; they count as sent."""
         with self._lock:
-            taken = list(_within(budget, (self.rows[position] for position in self._changed)))
+            taken = list(_within(budget, (self.rows[position] for position in reversed(self._changed))))
             for row in taken:
                 del self._changed[row.row]
         return taken
