@@ -74,7 +74,7 @@ def load_checkpoint(
         )
     try:
         state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        weights = _load_weights(directory)
+        weights = load_weights(directory)
         moments = load_file(directory / _OPTIMIZER)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"The checkpoint in {directory} is damaged ({error}). Use an earlier one.") from error
@@ -88,12 +88,13 @@ def load_checkpoint(
             f"The checkpoint in {directory} belongs to another model or tokenizer than this policy's. "
             "Start the policy with the model that the run was made with."
         )
-    _fill(model, weights, directory)
+    fill(model, weights, f"The checkpoint in {directory}")
     _fill_moments(optimizer, moments)
     return state
 
 
-def _load_weights(directory: Path) -> dict[str, Tensor]:
+def load_weights(directory: Path) -> dict[str, Tensor]:
+    """All ``model*.safetensors`` of a directory. Raises OSError, ValueError or SafetensorError."""
     weights: dict[str, Tensor] = {}
     for file in sorted(directory.glob("model*.safetensors")):
         weights.update(load_file(file))
@@ -103,12 +104,15 @@ def _load_weights(directory: Path) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _fill(model: PreTrainedModel, weights: Mapping[str, Tensor], directory: Path) -> None:
-    """Copy into the parameters themselves, which the engine reads. Tied weights are stored once."""
+def fill(model: PreTrainedModel, weights: Mapping[str, Tensor], what: str) -> None:
+    """Copy into the parameters themselves, which the engine reads. Tied weights are stored once.
+
+    Raises `CheckpointError`, about ``what``, where one is missing.
+    """
     targets = dict(model.named_parameters()) | dict(model.named_buffers())
     missing = [name for name, _ in model.named_parameters() if name not in weights]
     if missing:
-        raise CheckpointError(f"The checkpoint in {directory} lacks {missing[0]}. Use an earlier one.")
+        raise CheckpointError(f"{what} lacks {missing[0]}. Use an earlier checkpoint.")
     for name, tensor in weights.items():
         if name in targets:
             targets[name].copy_(tensor)

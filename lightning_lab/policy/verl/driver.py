@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,13 +13,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.verl.errors import LearnerLostError
+from lightning_lab.policy.verl.messages import RankResult, StepRequest
 from lightning_lab.policy.verl.settings import Setup, VerlSettings
 
 _WATCH_S = 1.0
@@ -49,12 +50,15 @@ class Driver:
             except Exception as error:
                 traceback.print_exc()
                 reply = "raised", PolicyError(f"The learner failed: {type(error).__name__}: {error}")
-            with self._replied:
+            with self._replied, contextlib.suppress(OSError):
                 self._connection.send(reply)
 
     def start(self, directory: Path, settings: VerlSettings, environment: dict[str, str]) -> dict[str, Any]:
         """→ data ranks, and the process ids of all ranks."""
         os.environ.update(environment)
+        # Of a cluster that starts here: the lab waits for its ranks, and a busy machine may be slow to start.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
         if settings.device == "cpu":
             os.environ.update(cpu_environment())
             environment = {**environment, **cpu_environment()}
@@ -70,10 +74,7 @@ class Driver:
         self._ranks = Ranks(Setup(directory=directory, settings=settings))
         return {"ranks": self._ranks.count, "pids": self._ranks.pids}
 
-    def learn(self, parts: Any, own: Any, loss: str, loss_options: Any, learning_rate: float) -> list[Any]:
-        from lightning_lab.policy.verl.worker import StepRequest
-
-        request = StepRequest(own=own, loss=loss, loss_options=loss_options, learning_rate=learning_rate)
+    def learn(self, parts: Any, request: StepRequest) -> list[RankResult]:
         return list(self._ranks.each("learn", parts, request))
 
     def logprobs(self, parts: Any, temperature: float) -> list[Any]:
@@ -136,7 +137,7 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=body, name="lightning-lab-parent", daemon=True).start()
 
 
-def main(close: Callable[[], None] | None = None) -> None:
+def main() -> None:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell is none of its business
     _end_with(parent)

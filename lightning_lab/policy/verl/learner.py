@@ -19,6 +19,7 @@ from lightning_lab.policy.torch.learner_options import StepOptions
 from lightning_lab.policy.torch.objective import check_ids, check_loss
 from lightning_lab.policy.torch.report import COLUMNS, update_result
 from lightning_lab.policy.verl.errors import LearnerLostError
+from lightning_lab.policy.verl.messages import RankResult, StepRequest
 from lightning_lab.policy.verl.process import DriverProcess, verl_python
 from lightning_lab.policy.verl.settings import VerlSettings
 from lightning_lab.records import Floats, Sample
@@ -38,6 +39,9 @@ class VerlLearner:
         self._model = model
         self._driver: DriverProcess | None = None
         self._ranks = 0
+        self._learned = False
+        self._lost = ""
+        """Why what was learned is gone; a checkpoint brings it back."""
         self.pids: Sequence[int] = ()
         """Processes of the ranks."""
 
@@ -45,6 +49,8 @@ class VerlLearner:
         """Start Ray and the ranks, and load the model. Idempotent. Raises `PolicyError`."""
         if self._driver is not None:
             return
+        if self._lost:
+            raise LearnerLostError(f"{self._lost} Load a checkpoint first: the weights it had learned are gone.")
         self._directory = resolve_model(self._model)
         config = json.loads((self._directory / "config.json").read_text(encoding="utf-8"))
         self._vocabulary = int((config.get("text_config") or config)["vocab_size"])
@@ -83,7 +89,9 @@ class VerlLearner:
         check_ids(micro_batches, self._vocabulary)
         given = [row for rows in micro_batches for row in rows]
         parts = self._dealt(micro_batches)
-        results = self._ask("learn", parts, own, loss, loss_options, learning_rate)
+        request = StepRequest(own=own, loss=loss, loss_options=loss_options, learning_rate=learning_rate)
+        results: Sequence[RankResult] = self._ask("learn", parts, request)
+        self._learned = True
         done = [row for part in parts for rows in part for row in rows if trained_positions(row).any()]
         norm = max(result.grad_norm for result in results)
         return update_result(
@@ -138,20 +146,22 @@ class VerlLearner:
                 f"The checkpoint in {directory} cannot be read by this learner ({differ}). verl keeps a file per rank: "
                 "start the learner as it was."
             )
-        if self._driver is not None and not self._driver.alive:
-            self.close()
+        self._lost = ""
         self.start()
         self._ask("load", Path(directory) / _VERL)
+        self._learned = True
 
     def _state(self) -> dict[str, Any]:
         return {"format": FORMAT, "strategy": self.settings.strategy, "ranks": self.settings.ranks}
 
     def _ask(self, method: str, *arguments: Any) -> Any:
+        """Where a part of the learner is lost, all of it ends: ranks that are left wait for those that are gone."""
         assert self._driver is not None
         try:
             return self._driver.ask(method, *arguments)
-        except LearnerLostError:
-            self._driver.close()  # ranks that are left wait for those that are gone
+        except LearnerLostError as error:
+            self.close()
+            self._lost = str(error).partition("\n")[0] if self._learned else ""
             raise
 
     def _dealt(self, micro_batches: Sequence[Rows]) -> list[list[Rows]]:

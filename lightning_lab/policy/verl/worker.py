@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +23,10 @@ from lightning_lab.policy.torch.learner_options import StepOptions
 from lightning_lab.policy.torch.report import COLUMNS
 from lightning_lab.policy.verl.config import stored_dtype, worker_config
 from lightning_lab.policy.verl.export import WeightFiles
+from lightning_lab.policy.verl.messages import RankResult, StepRequest
 from lightning_lab.policy.verl.rows import MicroBatch, RowsLoss, at_places, micro_batch
 from lightning_lab.policy.verl.settings import Setup
 from lightning_lab.records import Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRequest:
-    """What one update is to do."""
-
-    own: StepOptions
-    loss: str
-    loss_options: Mapping[str, Any]
-    learning_rate: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankResult:
-    """What one rank did in an update."""
-
-    columns: Mapping[str, Floats]
-    """By the names of ``report.COLUMNS``; over the trained tokens of the rank's rows, in the order of those rows."""
-    masked: Mapping[str, int]
-    loss: float
-    grad_norm: float
-    """Of the whole gradient, before clipping."""
 
 
 class LearnerWorker(TrainingWorker):  # type: ignore[misc]
