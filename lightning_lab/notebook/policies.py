@@ -22,6 +22,10 @@ class LearnerSpec:
     def build(self, model: str) -> base.DetachedLearner:
         """Make the learner of ``model``, not yet started. Raises `MissingExtraError` or `base.PolicyError`."""
         require_extra("train", ("torch", "transformers", "safetensors"), f"Learner.{self.kind}")
+        if self.kind == "verl":
+            from lightning_lab.policy.verl import VerlLearner
+
+            return VerlLearner(model, **dict(self.options))
         from lightning_lab.policy.torch.detached import DetachedTorchLearner
 
         return DetachedTorchLearner(model, **dict(self.options))
@@ -37,6 +41,16 @@ class Learner:
     def torch(**options: Any) -> LearnerSpec:
         """In this process. ``options`` go to `lightning_lab.policy.torch.detached.DetachedTorchLearner`."""
         return LearnerSpec(kind="torch", options=tuple(sorted(options.items())))
+
+    @staticmethod
+    def verl(ranks: int = 1, **settings: Any) -> LearnerSpec:
+        """verl's training workers in Ray, ``ranks`` of them, on this machine or on a cluster.
+
+        ``settings`` are those of `lightning_lab.policy.verl.VerlSettings` (``device``, ``nodes``, ``address``, and
+        verl's own in ``engine``, ``model``, ``optimizer``, ``checkpoint``). They run in the environment that
+        ``lightning-lab engines install verl`` makes.
+        """
+        return LearnerSpec(kind="verl", options=tuple(sorted({"ranks": ranks, **settings}.items())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +75,14 @@ class PolicySpec:
         if self.kind == "vllm":
             return self._build_vllm()
         require_extra("train", ("torch", "transformers", "safetensors"), f"Policy.{self.kind}")
+        options = {"seed": self.seed, "chat_template": self.chat_template, **dict(self.options)}
+        if self.learner is not None:
+            from lightning_lab.policy.torch.taught import TaughtTorchPolicy
+
+            return TaughtTorchPolicy(self.model, learner=self.learner.build(self.model), **options)
         from lightning_lab.policy.torch import TorchPolicy
 
-        return TorchPolicy(self.model, seed=self.seed, chat_template=self.chat_template, **dict(self.options))
+        return TorchPolicy(self.model, **options)
 
     def describe(self) -> Mapping[str, Any]:
         """JSON-ready settings for the manifest."""
@@ -91,12 +110,20 @@ class Policy:
     """The policies a lab can start: ``ll.Policy.torch("quickstart")``."""
 
     @staticmethod
-    def torch(model: str | Path, *, seed: int = 0, chat_template: str | None = None, **options: Any) -> PolicySpec:
+    def torch(
+        model: str | Path,
+        *,
+        learner: LearnerSpec | None = None,
+        seed: int = 0,
+        chat_template: str | None = None,
+        **options: Any,
+    ) -> PolicySpec:
         """A Hugging Face causal LM in this process: it generates and learns on the same weights.
 
-        ``model`` is ``"quickstart"``, ``"smollm2"`` or a model directory. ``chat_template`` replaces the
-        tokenizer's own. ``options`` go to `lightning_lab.policy.torch.TorchPolicy` (``device``, ``dtype``,
-        ``max_batch``). Nothing is loaded before the lab starts.
+        ``model`` is ``"quickstart"``, ``"smollm2"`` or a model directory. ``learner``: who learns instead, elsewhere
+        (``ll.Learner.verl()``). ``chat_template`` replaces the tokenizer's own. ``options`` go to
+        `lightning_lab.policy.torch.TorchPolicy` (``device``, ``dtype``, ``max_batch``). Nothing is loaded before the
+        lab starts.
         """
         return PolicySpec(
             kind="torch",
@@ -104,6 +131,7 @@ class Policy:
             seed=seed,
             chat_template=chat_template,
             options=tuple(sorted(options.items())),
+            learner=learner,
         )
 
     @staticmethod

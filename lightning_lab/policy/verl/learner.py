@@ -51,12 +51,12 @@ class VerlLearner:
             return
         if self._lost:
             raise LearnerLostError(f"{self._lost} Load a checkpoint first: the weights it had learned are gone.")
-        self._directory = resolve_model(self._model)
-        config = json.loads((self._directory / "config.json").read_text(encoding="utf-8"))
+        self.directory = resolve_model(self._model)
+        config = json.loads((self.directory / "config.json").read_text(encoding="utf-8"))
         self._vocabulary = int((config.get("text_config") or config)["vocab_size"])
         driver = DriverProcess(verl_python(self.settings.python))
         try:
-            about = driver.ask("start", self._directory, self.settings, driver.environment)
+            about = driver.ask("start", self.directory, self.settings, driver.environment)
         except BaseException:
             driver.close()
             raise
@@ -88,7 +88,7 @@ class VerlLearner:
         own, loss_options = StepOptions.split(options)
         check_ids(micro_batches, self._vocabulary)
         given = [row for rows in micro_batches for row in rows]
-        parts = self._dealt(micro_batches)
+        parts = dealt(micro_batches, self._ranks)
         request = StepRequest(own=own, loss=loss, loss_options=loss_options, learning_rate=learning_rate)
         results: Sequence[RankResult] = self._ask("learn", parts, request)
         self._learned = True
@@ -110,7 +110,7 @@ class VerlLearner:
         """Log-probs of each sample's mask-1 tokens, shape [n] like ``sample.ids``; NaN where mask is False."""
         self.start()
         rows = [LossRow(sample=sample, advantage=0.0, token_weight=1.0) for sample in samples]
-        parts = self._dealt([[row] for row in rows])
+        parts = dealt([[row] for row in rows], self._ranks)
         found: dict[int, Floats] = {}
         for part, numbers in zip(parts, self._ask("logprobs", parts, temperature), strict=True):
             for batch, flat in zip(part, numbers, strict=True):
@@ -164,19 +164,20 @@ class VerlLearner:
             self._lost = str(error).partition("\n")[0] if self._learned else ""
             raise
 
-    def _dealt(self, micro_batches: Sequence[Rows]) -> list[list[Rows]]:
-        """By rank; the ranks have equally many, the missing ones empty."""
-        batches = [rows for rows in micro_batches if any(trained_positions(row).any() for row in rows)]
-        if not batches:
-            return [[] for _ in range(self._ranks)]
-        batches = _enough(batches, self._ranks)
-        lengths = [sum(len(row.sample.ids) for row in rows) for rows in batches]
-        order = sorted(range(len(batches)), key=lambda index: (-lengths[index], index))
-        order += [-1] * (-len(order) % self._ranks)
-        return [
-            [batches[index] if index >= 0 else [] for index in order[rank :: self._ranks]]
-            for rank in range(self._ranks)
-        ]
+
+def dealt(micro_batches: Sequence[Rows], ranks: int) -> list[list[Rows]]:
+    """Micro-batches by rank, the dearest side by side; equally many for each, the missing ones empty.
+
+    None is joined with another, so that none grows beyond its budget. Those in which nothing trains are left out.
+    """
+    batches = [rows for rows in micro_batches if any(trained_positions(row).any() for row in rows)]
+    if not batches:
+        return [[] for _ in range(ranks)]
+    batches = _enough(batches, ranks)
+    lengths = [sum(len(row.sample.ids) for row in rows) for rows in batches]
+    order: list[Rows] = [batches[index] for index in sorted(range(len(batches)), key=lambda i: (-lengths[i], i))]
+    order += [[]] * (-len(order) % ranks)
+    return [order[rank::ranks] for rank in range(ranks)]
 
 
 def _enough(batches: Sequence[Rows], ranks: int) -> list[Rows]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -16,7 +17,8 @@ from typing import Any
 
 import lightning_lab
 from lightning_lab.policy.base import PolicyError
-from lightning_lab.policy.catalog import cache_directory
+from lightning_lab.policy.engines.installing import located
+from lightning_lab.policy.engines.versions import check_version
 from lightning_lab.policy.verl.errors import LearnerLostError
 
 _END_S = 20.0
@@ -95,17 +97,13 @@ class DriverProcess:
 
 
 def verl_python(configured: str | None) -> str:
-    """The interpreter of an environment that has verl. Raises `PolicyError`."""
+    """The interpreter of an environment that has verl. Raises `EngineMissingError`, `EngineVersionError`."""
     if configured is not None:
         found = shutil.which(str(Path(configured).expanduser()))
         if found is None:
             raise PolicyError(f"There is no interpreter {configured}. Give the python of an environment that has verl.")
         return found
     if importlib.util.find_spec("verl") is not None:
+        check_version("verl", importlib.metadata.version("verl"), where=sys.prefix)
         return sys.executable
-    installed = cache_directory() / "engines" / "verl" / "bin" / "python"
-    if installed.is_file():
-        return str(installed)
-    raise PolicyError(
-        "Learning with verl needs verl and Ray, which are not installed here. Run: lightning-lab engines install verl"
-    )
+    return str(located("verl").python)

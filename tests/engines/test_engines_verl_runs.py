@@ -1,0 +1,162 @@
+"""Whole runs whose learner is verl's ranks in Ray, and what is left of them when a part of the learner dies."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import lightning_lab as ll
+from lightning_lab.notebook import Lab
+from lightning_lab.policy.torch.checkpoint import load_weights
+from lightning_lab.policy.verl import VerlLearner
+from lightning_lab.policy.verl.errors import ClusterError, SettingsError
+
+MODEL = "quickstart"
+RANKS = 2
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@ll.harness(preload=["openai"])
+def asker(task: Any) -> str:
+    from openai import OpenAI
+
+    messages = [{"role": "user", "content": task.prompt}]
+    reply = OpenAI().chat.completions.create(model="policy", messages=messages)
+    return reply.choices[0].message.content or ""
+
+
+@ll.grader
+def numerate(task: Any, result: Any) -> float:
+    """Graded, so that a group of four differs: the share of digits."""
+    return sum(letter.isdigit() for letter in result.output) / max(1, len(result.output))
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    policy = ll.Policy.torch(MODEL, learner=ll.Learner.verl(RANKS), seed=5)
+    made = ll.Lab(policy=policy, runs=tmp_path_factory.mktemp("runs"), sampling=ll.Sampling(max_tokens=24))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def trainer(lab: Lab) -> ll.Trainer:
+    tasks = ll.tasks.reasoning_gym("chain_sum", 40, seed=0)
+    sampling = ll.Sampling(max_tokens=24)
+    return ll.Trainer(
+        lab, asker, tasks, numerate, n=4, groups=2, learning_rate=1e-3, checkpoint_every=1, sampling=sampling
+    )
+
+
+def learner_of(lab: Lab) -> VerlLearner:
+    learner = lab.open_parts().policy._teacher
+    assert isinstance(learner, VerlLearner)
+    return learner
+
+
+def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = 300.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < end, f"waited {timeout_s:g} s for {what}"
+        time.sleep(0.1)
+
+
+def wait_for_checkpoint(lab: Lab, run_id: str) -> None:
+    """The first step is done; the agents of the second are at work."""
+    checkpoint = lab.open_parts().folder.path.parent / run_id / "checkpoints" / "step-00000001"
+    wait_until(checkpoint.is_dir, "the first step")
+
+
+def wait_for_update(lab: Lab, run_id: str) -> None:
+    """The second update is under way, and a rank that stands still keeps it there."""
+
+    def updating() -> bool:
+        phase = lab.store.events(run_id=run_id, kind="phase")[-1].data
+        return (phase["phase"], phase["step"]) == ("updating", 1)
+
+    wait_until(updating, "an update to begin")
+    time.sleep(0.5)
+
+
+def test_three_updates_on_two_ranks_reach_what_samples(lab: Lab, trainer: ll.Trainer, tmp_path: Path) -> None:
+    run = trainer.fit(steps=3)
+    assert run.join(600)
+    assert (run.state, run.record.reason) == ("finished", "")
+    steps = lab.store.steps(run.id)
+    assert [step.skipped for step in steps] == ["", "", ""]
+    assert [step.version for step in steps] == [1, 2, 3]
+    for step in steps:
+        assert math.isfinite(step.metrics["loss"]) and math.isfinite(step.metrics["reward"])
+        assert step.metrics["grad_norm"] > 0
+        assert step.metrics["logprob_diff_max"] < 1e-3  # the ranks read what the engine sampled
+    learner_of(lab).export(tmp_path)
+    learned, first = load_weights(tmp_path), load_weights(learner_of(lab).directory)
+    sampled = dict(lab.open_parts().policy._model.named_parameters())
+    assert sampled.keys() == learned.keys()
+    for name, weight in sampled.items():
+        assert torch.equal(weight, learned[name]), name
+    assert any(not torch.equal(weight, first[name]) for name, weight in learned.items())
+
+
+def test_a_rank_that_dies_in_an_update_costs_no_step_of_the_run(lab: Lab, trainer: ll.Trainer) -> None:
+    """The rank is stopped first, so that it surely dies in the middle."""
+    run = trainer.fit(steps=2)
+    wait_for_checkpoint(lab, run.id)
+    killed = learner_of(lab).pids[1]
+    os.kill(killed, signal.SIGSTOP)
+    wait_for_update(lab, run.id)
+    os.kill(killed, signal.SIGKILL)
+    assert run.join(120)
+    assert run.state == "failed"
+    assert "Rank 1 of the learner died" in run.record.reason
+    assert "out of memory" in run.record.reason
+
+    again = trainer.resume(run.id)
+    assert again.join(600)
+    assert again.state == "finished"
+    steps = lab.store.steps(run.id)
+    assert [step.index for step in steps] == [0, 1]
+    assert not any(step.skipped for step in steps)
+    consumed = [rollout_id for step in steps for rollout_id in step.rollout_ids]
+    assert len(consumed) == len(set(consumed)) == 2 * 2 * 4
+    assert killed not in learner_of(lab).pids
+
+
+def test_a_head_that_is_gone_in_an_update_ends_the_run_by_name(lab: Lab, trainer: ll.Trainer) -> None:
+    run = trainer.fit(steps=2)
+    wait_for_checkpoint(lab, run.id)
+    learner = learner_of(lab)
+    rank = psutil.Process(learner.pids[0])
+    (head,) = [process for process in rank.parent().parent().children() if "gcs_server" in process.name()]
+    rank.suspend()
+    wait_for_update(lab, run.id)
+    head.kill()
+    assert run.join(120)
+    assert run.state == "failed"
+    assert "The head of the Ray cluster" in run.record.reason
+    assert "trainer.resume" in run.record.reason
+    wait_until(lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, "the rank to end", 60)
+
+
+def test_a_cluster_without_the_gpus_is_refused() -> None:
+    learner = VerlLearner(MODEL, ranks=512, device="cuda")
+    with pytest.raises(ClusterError, match="512 ranks on 1 node"):
+        learner.start()
+    learner.close()
+
+
+def test_settings_that_verl_does_not_know_are_refused() -> None:
+    learner = VerlLearner(MODEL, engine={"ulysses": 2})
+    with pytest.raises(SettingsError, match="ulysses_sequence_parallel_size"):
+        learner.start()
+    learner.close()
