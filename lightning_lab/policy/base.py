@@ -302,6 +302,24 @@ class DetachedLearner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place beside a learner that is kept for an inference server."""
+
+    address: str
+    """Of its machine."""
+    devices: str
+    """As ``CUDA_VISIBLE_DEVICES`` names them; empty without GPUs."""
+
+
+@runtime_checkable
+class SeatsServers(Protocol):
+    """A learner that keeps places for servers on its own GPUs."""
+
+    @property
+    def seats(self) -> Sequence[Seat]: ...
+
+
 @runtime_checkable
 class ChecksSamples(Protocol):
     """A learner that can say beforehand what it cannot learn from."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 
-from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.base import PolicyError, Seat
 from lightning_lab.policy.verl.errors import ClusterError, LearnerLostError
 from lightning_lab.policy.verl.settings import Setup, VerlSettings
 from lightning_lab.policy.verl.worker import LearnerWorker
@@ -60,6 +60,13 @@ def check_resources(settings: VerlSettings) -> None:
         )
 
 
+class _Keeper:
+    """Keeps a part of a bundle for a program that Ray does not start."""
+
+    def about(self) -> tuple[str, str]:
+        return ray.util.get_node_ip_address(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+
 class Ranks:
     """The training workers, in a placement group that has room for inference servers on the same GPUs."""
 
@@ -70,7 +77,7 @@ class Ranks:
         self._pool = RayResourcePool(
             [settings.ranks // settings.nodes] * settings.nodes,
             use_gpu=gpus,
-            max_colocate_count=2 if settings.servers else 1,
+            max_colocate_count=2 if settings.collocated else 1,
             name_prefix="lightning-lab",
         )
         self._group = RayWorkerGroup(
@@ -83,11 +90,19 @@ class Ranks:
         self.count = max(self._data_rank) + 1
         """Ranks that see different rows: all of them, divided by the sequence-parallel size."""
 
-    @property
-    def placement_groups(self) -> Sequence[PlacementGroup]:
-        """One per node, a bundle per rank."""
-        groups: Sequence[PlacementGroup] = self._pool.get_placement_groups()
-        return groups
+    def seats(self) -> list[Seat]:
+        """What each rank's bundle keeps for inference servers, in the order of the ranks; held while the ranks live."""
+        keeper = ray.remote(_Keeper)
+        self._keepers = [
+            keeper.options(
+                num_cpus=1,
+                num_gpus=0.5 if self._pool.use_gpu else 0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
+            ).remote()
+            for group in self._pool.get_placement_groups()
+            for index in range(group.bundle_count)
+        ]
+        return [Seat(*about) for about in _gathered([one.about.remote() for one in self._keepers])]
 
     def all(self, method: str, *arguments: Any) -> list[Any]:
         """The same on every rank → what each returned."""
@@ -145,8 +160,8 @@ def _first_line(text: str) -> str:
 
 
 def _cpus(settings: VerlSettings) -> int:
-    """Of the bundles: one per rank, and one per rank for a server where some share its place."""
-    return settings.ranks * (2 if settings.servers else 1)
+    """Of the bundles: one per rank, and one for the server that shares its place."""
+    return settings.ranks * (2 if settings.collocated else 1)
 
 
 def _listed(amounts: Sequence[float], kind: str) -> str:

@@ -54,7 +54,7 @@ class Driver:
                 self._connection.send(reply)
 
     def start(self, directory: Path, settings: VerlSettings, environment: dict[str, str]) -> dict[str, Any]:
-        """→ data ranks, and the process ids of all ranks."""
+        """→ data ranks, the process ids of all ranks, and their seats for servers."""
         os.environ.update(environment)
         # Of a cluster that starts here: the lab waits for its ranks, and a busy machine may be slow to start.
         os.environ.setdefault("RAY_worker_niceness", "0")
@@ -72,7 +72,8 @@ class Driver:
         self._watch(ray.get_runtime_context().gcs_address)
         check_resources(settings)
         self._ranks = Ranks(Setup(directory=directory, settings=settings))
-        return {"ranks": self._ranks.count, "pids": self._ranks.pids}
+        seats = self._ranks.seats() if settings.collocated else []
+        return {"ranks": self._ranks.count, "pids": self._ranks.pids, "seats": seats}
 
     def learn(self, parts: Any, request: StepRequest) -> list[RankResult]:
         return list(self._ranks.each("learn", parts, request))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lightning_lab.planning import plan
-from lightning_lab.policy.base import LossRow, UpdateResult
+from lightning_lab.policy.base import LossRow, Seat, UpdateResult
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.torch.batch import split, trained_positions
 from lightning_lab.policy.torch.checkpoint import CheckpointError
@@ -39,6 +39,7 @@ class VerlLearner:
         self._model = model
         self._driver: DriverProcess | None = None
         self._ranks = 0
+        self._seats: Sequence[Seat] = ()
         self._learned = False
         self._lost = ""
         """Why what was learned is gone; a checkpoint brings it back."""
@@ -61,6 +62,7 @@ class VerlLearner:
             driver.close()
             raise
         self._driver, self._ranks, self.pids = driver, about["ranks"], about["pids"]
+        self._seats = about["seats"]
 
     def close(self) -> None:
         """End the ranks, and Ray where it was started for them. Idempotent."""
@@ -73,6 +75,12 @@ class VerlLearner:
         """Ranks that see different rows."""
         self.start()
         return self._ranks
+
+    @property
+    def seats(self) -> Sequence[Seat]:
+        """Places for inference servers in the ranks' bundles, one per rank; none without ``collocated``."""
+        self.start()
+        return self._seats
 
     def update(
         self, micro_batches: Sequence[Rows], *, loss: str, options: Mapping[str, Any], learning_rate: float

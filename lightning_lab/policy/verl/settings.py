@@ -28,8 +28,8 @@ class VerlSettings:
     python: str | None = None
     """Interpreter of an environment with verl; None: this one's where it has verl, else the one that
     ``lightning-lab engines install verl`` made."""
-    servers: int = 0
-    """Inference servers that share the ranks' GPUs: each rank's bundle keeps a CPU and a part of its GPU for one."""
+    collocated: bool = False
+    """Each rank's bundle keeps a CPU and half of its GPU for inference servers, which run there while ranks rest."""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """Fields of verl's ``FSDPEngineConfig`` (``param_offload``, ``ulysses_sequence_parallel_size`` …) or
     ``McoreEngineConfig``."""
@@ -48,8 +48,6 @@ class VerlSettings:
             raise SettingsError(f"device is {self.device!r}; it must be 'cpu' or 'cuda'.")
         if self.ranks < 1 or self.nodes < 1 or self.ranks % self.nodes:
             raise SettingsError(f"{self.ranks} ranks on {self.nodes} nodes: each node must have as many, at least one.")
-        if not 0 <= self.servers <= self.ranks:
-            raise SettingsError(f"servers is {self.servers}; at most one per rank ({self.ranks}) shares its GPU.")
         for group, names in _OURS.items():
             taken = sorted(names.intersection(getattr(self, group)))
             if taken:
