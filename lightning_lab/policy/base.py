@@ -306,8 +306,8 @@ class DetachedLearner(Protocol):
 class Seat:
     """A place beside a learner that is kept for an inference server."""
 
-    address: str
-    """Of its machine."""
+    host: str
+    """Name of its machine."""
     devices: str
     """As ``CUDA_VISIBLE_DEVICES`` names them; empty without GPUs."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ class _Keeper:
     """Keeps a part of a bundle for a program that Ray does not start."""
 
     def about(self) -> tuple[str, str]:
-        return ray.util.get_node_ip_address(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return socket.gethostname(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
 
 class Ranks:

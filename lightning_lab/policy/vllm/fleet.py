@@ -39,10 +39,13 @@ class Fleet:
     def replicas(self) -> Sequence[Replica]:
         return self._replicas.all
 
-    def start(self, count: int, directory: Path, python: Path, settings: Settings) -> None:
-        """So many servers on sockets in ``directory``, this user's alone. Raises `EngineStartError` and its kinds."""
+    def start(self, places: Sequence[Mapping[str, str]], directory: Path, python: Path, settings: Settings) -> None:
+        """A server at each place, on sockets in ``directory``, this user's alone.
+
+        Raises `EngineStartError` and its kinds.
+        """
         self._settings = settings
-        self._replicas.start([self._local(f"vllm-{number}", directory, python) for number in range(count)])
+        self._replicas.start([self._local(f"vllm-{n}", directory, python, place) for n, place in enumerate(places)])
 
     def attach(self, urls: Sequence[str], key: str) -> None:
         """Servers that run already. Raises `PolicyError` if one does not answer, or in another version."""
@@ -174,14 +177,14 @@ class Fleet:
             self._asleep = False
             self._tell_all("/pause?mode=keep")  # waking resumes
 
-    def _local(self, name: str, directory: Path, python: Path) -> Replica:
+    def _local(self, name: str, directory: Path, python: Path, place: Mapping[str, str]) -> Replica:
         assert self._settings is not None
         connection = Connection(f"unix://{directory / name}.sock", name=name)
         server = Server(
             name,
             directory,
             python=python,
-            environment=self._settings.environment(),
+            environment={**self._settings.environment(), **place},
             healthy=self._answers(connection),
             on_end=lambda status: self._replicas.died(replica, status),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lightning_lab.policy.base import LossRow
+from lightning_lab.policy.base import LossRow, PolicyError, Seat
 from lightning_lab.policy.torch.checkpoint import CheckpointError
 from lightning_lab.policy.verl import VerlLearner, VerlSettings
 from lightning_lab.policy.verl.errors import SettingsError
 from lightning_lab.policy.verl.export import WeightFiles
 from lightning_lab.policy.verl.learner import dealt
+from lightning_lab.policy.vllm.places import places
 from lightning_lab.records import Sample
 
 
@@ -79,6 +81,17 @@ def test_weights_are_written_in_files_of_a_bounded_size(tmp_path: Path) -> None:
     ]
     for name, weight in weights.items():
         assert torch.equal(load_file(tmp_path / places[name])[name], weight)
+
+
+def test_servers_get_the_gpus_of_their_ranks() -> None:
+    seats = [Seat(socket.gethostname(), str(index)) for index in range(4)]
+    assert places(seats, 4) == [{"CUDA_VISIBLE_DEVICES": str(index)} for index in range(4)]
+    assert places(seats, 2) == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
+    assert places([Seat("elsewhere", "")], 1) == [{}]  # CPUs need no place
+    with pytest.raises(PolicyError, match="fewer replicas"):
+        places(seats, 5)
+    with pytest.raises(PolicyError, match="elsewhere"):
+        places([Seat("elsewhere", "0")], 1)
 
 
 def test_a_checkpoint_of_other_ranks_is_refused_before_anything_starts(tmp_path: Path) -> None:
