@@ -45,9 +45,10 @@ export interface ISettingPair {
 /** Numbers that at least one side has: a step's own, or the mean over the steps of a run. */
 export function compareMetrics(a: ISide, b: ISide): readonly IMetricPair[] {
   const [left, right] = [a, b].map(stepsOf);
-  return STEP_NUMBERS.map(name => ({ name, a: meanOf(left, name), b: meanOf(right, name) })).filter(
-    pair => pair.a !== null || pair.b !== null
-  );
+  const names = STEP_NUMBERS.filter(name => name !== 'version' || (a.step !== null && b.step !== null));
+  return names
+    .map(name => ({ name, a: meanOf(left, name), b: meanOf(right, name) }))
+    .filter(pair => pair.a !== null || pair.b !== null);
 }
 
 /** Tasks of both sides first, by the difference of their rewards, largest first. */

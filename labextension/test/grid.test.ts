@@ -190,7 +190,7 @@ describe('fitColumns', () => {
     const keys = (width: number): string[] => fitColumns(width).map(column => column.key);
     expect(keys(Infinity)).toEqual(GRID_COLUMNS.map(column => column.key));
     expect(keys(900)).not.toContain('mode');
-    expect(keys(430)).toEqual(['state', 'task', 'reward', 'duration']);
+    expect(keys(460)).toEqual(['state', 'task', 'reward', 'duration']);
     expect(keys(10)).toEqual(['state']);
   });
 });

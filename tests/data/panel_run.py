@@ -70,16 +70,16 @@ class Agent:
         versions = np.full(len(sampled), self.version, np.int32)
         if more.pop("interrupted", False):
             versions[len(versions) // 2 :] += 1
-        seconds = 0.3 + 0.01 * len(sampled)
+        seconds, held = 0.3 + 0.01 * len(sampled), more.pop("held_s", 0.0)
         call = Call(
             id=f"c-{self.rollout}-{len(self.calls)}", rollout_id=self.rollout, attempt=1, ordinal=len(self.calls),
             request_id=f"q-{self.rollout}-{len(self.calls)}", protocol="chat", model="gpt-5", messages=tuple(messages),
             tools=TOOLS, reply=reply, prompt_ids=prompt, sampled_ids=sampled, logprobs=-spread, versions=versions,
             finish_reason="tool_calls" if reply.tool_calls else "stop", asked={"temperature": 1}, used=Sampling(),
-            arrived_at=self.now, held_s=more.pop("held_s", 0.0), started_at=self.now,
-            finished_at=self.now + seconds, delivered=True, parent_id=after.id if after else None, **more,
+            arrived_at=self.now, held_s=held, started_at=self.now + held,
+            finished_at=self.now + held + seconds, delivered=True, parent_id=after.id if after else None, **more,
         )  # fmt: skip
-        self.now += seconds + 0.4 + self.chance.random()
+        self.now += held + seconds + 0.4 + self.chance.random()
         self.calls.append(call)
         return call
 
@@ -196,7 +196,7 @@ class Maker:
             Step(
                 run_id=RUN_ID,
                 index=step,
-                version=step + 1,
+                version=step if batch.skipped else step + 1,
                 rollout_ids=tuple(r.id for r in batch.rollouts),
                 metrics=metrics,
                 started_at=began,

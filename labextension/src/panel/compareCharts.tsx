@@ -11,7 +11,7 @@ import { useView } from './view';
 const SHOWN: readonly { readonly name: StepNumber; readonly title: string; readonly range: [number, number] }[] = [
   { name: 'reward', title: 'Reward', range: [0, 1] },
   { name: 'entropy', title: 'Entropy, nats', range: [0, 0] },
-  { name: 'approx_kl', title: 'KL to the sampler', range: [0, 0] },
+  { name: 'approx_kl', title: 'KL, nats', range: [0, 0] },
   { name: 'no_signal', title: 'No-signal groups', range: [0, 0] },
   { name: 'clip_frac', title: 'Clip fraction', range: [0, 0] },
   { name: 'grad_norm', title: 'Gradient norm', range: [0, 0] },

@@ -5,6 +5,7 @@ import { decodeSettings } from '../decodeAnswers';
 import { fixed, reading, shortId, words } from '../format';
 import { visibleLine } from '../text';
 import type { IRunSource } from '../tokens';
+import type { StepNumber } from '../wire';
 import { useAnswer } from './useAnswer';
 import { useView } from './view';
 
@@ -75,6 +76,30 @@ export function SettingsTable({
   );
 }
 
+/** Numbers whose stored name says too little. */
+const LABELS: Partial<Record<StepNumber, string>> = {
+  version: 'policy version',
+  reward: 'reward, mean',
+  entropy: 'entropy, nats',
+  approx_kl: 'KL to the sampler, nats',
+  grad_norm: 'gradient norm',
+  clip_frac: 'clip fraction',
+  no_signal: 'groups without signal',
+  ratio_mean: 'ratio, mean',
+  ratio_max: 'ratio, largest',
+  staleness: 'staleness, mean',
+  staleness_max: 'staleness, largest',
+  padding: 'padding, share of slots',
+  length_mean: 'sample length, mean',
+  length_max: 'sample length, longest',
+  tokens: 'trained tokens',
+  infrastructure: 'infrastructure failures',
+  logprob_diff_max: 'log-prob mismatch, largest',
+  seconds: 'seconds in all',
+  seconds_collect: 'seconds collecting',
+  seconds_update: 'seconds updating'
+};
+
 export function NumbersTable({ a, b, names }: ISidesProps): JSX.Element {
   const { trans } = useView();
   return (
@@ -83,7 +108,7 @@ export function NumbersTable({ a, b, names }: ISidesProps): JSX.Element {
       <tbody>
         {compareMetrics(a, b).map(pair => (
           <tr key={pair.name}>
-            <th scope="row">{words(pair.name)}</th>
+            <th scope="row">{trans.__(LABELS[pair.name] ?? words(pair.name))}</th>
             <td className="ll-num">{reading(pair.a)}</td>
             <td className="ll-num">{reading(pair.b)}</td>
             <td className="ll-num">{pair.a === null || pair.b === null ? '' : reading(pair.b - pair.a)}</td>

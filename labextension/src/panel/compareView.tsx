@@ -3,7 +3,6 @@
 import { useState } from 'react';
 
 import type { ISide } from '../compare';
-import { shortId } from '../format';
 import type { RunModel } from '../model';
 import type { IRunSource } from '../tokens';
 import { CompareCharts } from './compareCharts';
@@ -60,12 +59,10 @@ export function CompareView({ onOpen }: ICompareViewProps): JSX.Element {
     model: second,
     step: steps.b !== undefined ? steps.b : other ? null : (all[all.length - 1]?.index ?? null)
   };
-  const names = [nameOf(a), nameOf(b)] as const;
-
-  function nameOf({ model: run, step }: ISide): string {
-    const part = step === null ? trans.__('whole run') : trans.__('step %1', step);
-    return other ? `${shortId(run.run?.id ?? '')} · ${part}` : part;
-  }
+  const names = (['A', 'B'] as const).map((side, i) => {
+    const { step } = [a, b][i];
+    return step === null ? side : trans.__('%1 · step %2', side, step);
+  }) as [string, string];
 
   return (
     <div className="ll-compare" data-testid="ll-compare" tabIndex={0} role="region" aria-label={trans.__('Compare')}>

@@ -90,7 +90,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     key: 'task',
     label: 'Task',
     hint: 'The beginning of the prompt',
-    width: 160,
+    width: 200,
     align: 'left',
     priority: 1,
     show: (rows, row, { prefix }) => taskText(rows.text('task', row), prefix)

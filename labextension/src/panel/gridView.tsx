@@ -89,82 +89,86 @@ export function GridView({ active, onOpen, focus, onFocus, shape, onShape }: IGr
             </button>
           ))}
         </div>
-        <input
-          type="search"
-          className="ll-search"
-          placeholder={trans.__('Filter by task, id, group, outcome')}
-          aria-label={trans.__('Filter rollouts by text')}
-          value={text}
-          onChange={event => setText(event.target.value)}
-        />
-        {focus && (
-          <button
-            type="button"
-            className="ll-focus"
-            data-testid="ll-focus"
-            title={trans.__('Show all rollouts again')}
-            onClick={() => onFocus(null)}
-          >
-            {focus.label} <span aria-hidden="true">×</span>
-          </button>
-        )}
-        <div className="ll-chips" role="group" aria-label={trans.__('Filter rollouts by state')}>
-          {ROLLOUT_STATES.map(state => (
-            <button
-              key={state}
-              type="button"
-              className={`ll-chip ll-tone-${state}`}
-              aria-pressed={states.has(state)}
-              onClick={() => toggle(state)}
-            >
-              <i className="ll-dot" aria-hidden="true" />
-              {trans.__(state)}
-            </button>
-          ))}
-        </div>
-        {shape === 'table' && (
-          <span className="ll-group-by">
-            <label>
-              {trans.__('Group by')}{' '}
-              <select
-                value={by ?? ''}
-                onChange={event => {
-                  setBy((event.target.value || null) as GroupKey | null);
-                  setFolded(false);
-                }}
+        {shape !== 'compare' && (
+          <>
+            <input
+              type="search"
+              className="ll-search"
+              placeholder={trans.__('Filter by task, id, group, outcome')}
+              aria-label={trans.__('Filter rollouts by text')}
+              value={text}
+              onChange={event => setText(event.target.value)}
+            />
+            {focus && (
+              <button
+                type="button"
+                className="ll-focus"
+                data-testid="ll-focus"
+                title={trans.__('Show all rollouts again')}
+                onClick={() => onFocus(null)}
               >
-                <option value="">{trans.__('nothing')}</option>
-                {GROUP_KEYS.map(key => (
-                  <option key={key} value={key}>
-                    {trans.__(key)}
-                  </option>
-                ))}
-              </select>
-            </label>
-            {by !== null && (
-              <button type="button" className="ll-link" aria-pressed={folded} onClick={() => setFolded(!folded)}>
-                {folded ? trans.__('Unfold all') : trans.__('Fold all')}
+                {focus.label} <span aria-hidden="true">×</span>
               </button>
             )}
-          </span>
+            <div className="ll-chips" role="group" aria-label={trans.__('Filter rollouts by state')}>
+              {ROLLOUT_STATES.map(state => (
+                <button
+                  key={state}
+                  type="button"
+                  className={`ll-chip ll-tone-${state}`}
+                  aria-pressed={states.has(state)}
+                  onClick={() => toggle(state)}
+                >
+                  <i className="ll-dot" aria-hidden="true" />
+                  {trans.__(state)}
+                </button>
+              ))}
+            </div>
+            {shape === 'table' && (
+              <span className="ll-group-by">
+                <label>
+                  {trans.__('Group by')}{' '}
+                  <select
+                    value={by ?? ''}
+                    onChange={event => {
+                      setBy((event.target.value || null) as GroupKey | null);
+                      setFolded(false);
+                    }}
+                  >
+                    <option value="">{trans.__('nothing')}</option>
+                    {GROUP_KEYS.map(key => (
+                      <option key={key} value={key}>
+                        {trans.__(key)}
+                      </option>
+                    ))}
+                  </select>
+                </label>
+                {by !== null && (
+                  <button type="button" className="ll-link" aria-pressed={folded} onClick={() => setFolded(!folded)}>
+                    {folded ? trans.__('Unfold all') : trans.__('Fold all')}
+                  </button>
+                )}
+              </span>
+            )}
+            <span className="ll-shown">
+              <span aria-live="polite">
+                {filtered
+                  ? trans.__('%1 of %2', integer(layout.shown), integer(model.rows.count))
+                  : trans.__('%1 rollouts', integer(model.rows.count))}
+              </span>
+              {layout.hidden > 0 && (
+                <button
+                  type="button"
+                  className="ll-link ll-columns"
+                  aria-pressed={allColumns}
+                  onClick={() => setAllColumns(!allColumns)}
+                >
+                  {allColumns ? trans.__('Fit columns') : trans._n('%1 more column', '%1 more columns', layout.hidden)}
+                </button>
+              )}
+            </span>
+          </>
         )}
-        <span className="ll-shown">
-          <span aria-live="polite">
-            {filtered
-              ? trans.__('%1 of %2', integer(layout.shown), integer(model.rows.count))
-              : trans.__('%1 rollouts', integer(model.rows.count))}
-          </span>
-          {layout.hidden > 0 && (
-            <button
-              type="button"
-              className="ll-link ll-columns"
-              aria-pressed={allColumns}
-              onClick={() => setAllColumns(!allColumns)}
-            >
-              {allColumns ? trans.__('Fit columns') : trans._n('%1 more column', '%1 more columns', layout.hidden)}
-            </button>
-          )}
-        </span>
       </div>
       <div className="ll-grid-host" ref={host} hidden={shape !== 'table'} />
       {shape === 'timeline' && <TimelineView active={active} places={places} onOpen={onOpen} />}
