@@ -25,6 +25,7 @@ setup:
 	$(BOOTSTRAP) dev
 	$(BOOTSTRAP) extension
 	$(BOOTSTRAP) browser
+	$(BOOTSTRAP) sandbox
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab tokenizers
 	$(BIN)/python tests/python/gateway/agl_package.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab harnesses install $(HARNESSES)

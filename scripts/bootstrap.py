@@ -5,6 +5,7 @@
     python3 scripts/bootstrap.py dev           # plus everything that `make test` needs
     python3 scripts/bootstrap.py extension     # build and link the JupyterLab extension (Node from PyPI if absent)
     python3 scripts/bootstrap.py browser       # make sure that a Chromium is there
+    python3 scripts/bootstrap.py sandbox       # make sure that bubblewrap is there
 
 Each stage leaves a stamp with a hash of its inputs and is skipped while they are unchanged.
 """
@@ -185,14 +186,22 @@ def build_extension() -> None:
 
 
 def find_browser() -> None:
-    if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+    find_program(("chromium", "chromium-browser", "google-chrome"), "chromium", "The browser tests need Chromium.")
+
+
+def find_sandbox() -> None:
+    find_program(("bwrap",), "bubblewrap", "The tests of agents in a sandbox need bubblewrap.")
+
+
+def find_program(names: tuple[str, ...], package: str, need: str) -> None:
+    if any(shutil.which(name) for name in names):
         return
-    print("No Chromium found: installing it with apt", flush=True)
+    print(f"No {names[0]} found: installing {package} with apt", flush=True)
     if shutil.which("apt-get") and os.geteuid() == 0:
         subprocess.run(["apt-get", "update", "-qq"])
-        if subprocess.run(["apt-get", "install", "-y", "-qq", "chromium"]).returncode == 0:
+        if subprocess.run(["apt-get", "install", "-y", "-qq", package]).returncode == 0:
             return
-    sys.exit("The browser tests need Chromium. Install it once: sudo apt-get install chromium")
+    sys.exit(f"{need} Install it once: sudo apt-get install {package}")
 
 
 def main() -> None:
@@ -205,6 +214,8 @@ def main() -> None:
         build_extension()
     elif stage == "browser":
         find_browser()
+    elif stage == "sandbox":
+        find_sandbox()
     else:
         sys.exit(__doc__)
 

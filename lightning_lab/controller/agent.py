@@ -35,6 +35,8 @@ def become(spec: Mapping[str, Any], payload: bytes, report: int) -> NoReturn:
     code = 1
     try:
         _settle(spec)
+        if spec["sandbox"] is not None:
+            _shut_in(spec, payload, report)
         code = _start_command(spec, report) if spec["kind"] == "command" else _run_function(spec, payload, report)
     except BaseException:
         _write(report, {"error": traceback.format_exc()})
@@ -55,6 +57,18 @@ def _settle(spec: Mapping[str, Any]) -> None:
     sys.modules["__main__"] = ModuleType("__main__")
     sys.argv = [""]
     _reseed()
+
+
+def _shut_in(spec: Mapping[str, Any], payload: bytes, report: int) -> NoReturn:
+    """Go on in a sandbox (`sandboxed`), as a new program: spec and payload go there in a file without a name."""
+    given = os.memfd_create("agent", 0)
+    with open(given, "wb", closefd=False) as file:
+        file.write(json.dumps(dict(spec)).encode() + b"\n" + payload)
+    os.lseek(given, 0, os.SEEK_SET)
+    os.set_inheritable(report, True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the polite end of a time-out is for the agent, not for bubblewrap
+    argv = [*spec["sandbox"]["argv"], str(given), str(report)]
+    os.execve(argv[0], argv, {**spec["env"], "PYTHONPATH": spec["sandbox"]["package"]})
 
 
 def _reseed() -> None:

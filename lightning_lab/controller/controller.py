@@ -29,6 +29,7 @@ from lightning_lab.controller.lifecycle import Lifecycle, Ticket
 from lightning_lab.controller.limits import Limits
 from lightning_lab.controller.outcomes import Ending, storable
 from lightning_lab.controller.retries import NEVER, Retries
+from lightning_lab.controller.sandbox import Sandbox
 from lightning_lab.controller.servers import ServerPool
 from lightning_lab.harnesses import Harness
 from lightning_lab.harnesses.shipping import ship
@@ -65,7 +66,8 @@ class Controller:
     """Runs rollouts as local processes, or as pods of a ``cluster``. Thread-safe.
 
     ``root`` is where private working directories go; ``concurrency`` bounds the rollouts that run at one time
-    (default: four per core, as agents mostly wait for the model); ``limits`` bound each local process tree.
+    (default: four per core, as agents mostly wait for the model); ``limits`` bound each local process tree,
+    ``sandbox`` shuts it in.
     """
 
     def __init__(
@@ -77,9 +79,10 @@ class Controller:
         concurrency: int | None = None,
         boot_timeout_s: float = 120.0,
         limits: Limits = Limits(),  # noqa: B008 - it is immutable
+        sandbox: Sandbox | None = None,
         cluster: Cluster | None = None,
     ) -> None:
-        self.cluster = cluster
+        self.cluster, self.sandbox = cluster, sandbox
         self._store, self._credentials, self._root = store, credentials, Path(root)
         self._concurrency = _checked(concurrency or 4 * (os.cpu_count() or 1))
         self._boot_timeout_s, self._limits = boot_timeout_s, limits
@@ -230,7 +233,7 @@ class Controller:
             from lightning_lab.controller.kubernetes.runner import JobRunner
 
             jobs = JobRunner(self.cluster, self._store, self._credentials)
-        self._lifecycle = Lifecycle(self._store, self._credentials, private, pool, self._limits, jobs)
+        self._lifecycle = Lifecycle(self._store, self._credentials, private, pool, self._limits, self.sandbox, jobs)
         try:
             if jobs is not None:
                 await jobs.start()
@@ -244,7 +247,7 @@ class Controller:
             await pool.end_all()
             if jobs is not None:
                 await jobs.close()
-            await asyncio.to_thread(self._lifecycle.remove_all)
+            await self._lifecycle.close()
 
     def _enqueue(self, ticket: Ticket) -> None:
         self._queue.append(ticket)

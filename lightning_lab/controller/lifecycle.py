@@ -25,8 +25,11 @@ from lightning_lab.controller.outcomes import (
     output_text,
     storable,
 )
+from lightning_lab.controller.relay import serve_gateway
 from lightning_lab.controller.retries import NEVER, Retries
+from lightning_lab.controller.sandbox import Sandbox, enclosed, inside_port
 from lightning_lab.controller.servers import BootError, Channel, ForkServer, ServerKey, ServerPool
+from lightning_lab.controller.supervisor import BOOT_S
 from lightning_lab.controller.workdirs import Workdir
 from lightning_lab.harnesses import Harness
 from lightning_lab.harnesses.source import cell_sources, referred_modules
@@ -43,7 +46,7 @@ _LOG = logging.getLogger(__name__)
 _LAUNCH_LIMIT_S = 60.0
 """From asking a fork server for a process to that process's first word."""
 _REPORT_LIMIT_S = 30.0
-"""What a supervisor may take beyond the agent's own time-out before it counts as lost."""
+"""What a supervisor may take beyond the time of its agent before it counts as lost."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,10 +121,13 @@ class Lifecycle:
         root: Path,
         servers: ServerPool,
         limits: Limits,
+        sandbox: Sandbox | None = None,
         jobs: JobRunner | None = None,
     ) -> None:
         self._store, self._credentials, self._root, self._servers = store, credentials, root, servers
-        self._limits, self._jobs = for_spec(limits), jobs
+        self._limits, self._sandbox, self._jobs = for_spec(limits), sandbox, jobs
+        self._way_out: asyncio.Task[asyncio.Server] | None = None
+        """To the gateway, for those in a sandbox."""
 
     async def run(self, ticket: Ticket) -> Rollout:
         """Take a ticket from the queue to its terminal record, which is not yet in the store."""
@@ -145,16 +151,19 @@ class Lifecycle:
     def prewarm(self, harness: Harness, grader: Grader | None) -> None:
         """Start fork servers; a failure shows in the rollout that needs them."""
         if self._jobs is None:
-            self._servers.start(_agent_key(harness))
+            self._servers.start(self._agent_key(harness))
         if grader is not None:
             self._servers.start(_grader_key(grader))
 
-    def remove_all(self) -> None:
-        Workdir(self._root).remove()
+    async def close(self) -> None:
+        """When all tickets are over: leave no folder and no socket."""
+        if self._way_out is not None:
+            (await self._way_out).close()
+        await asyncio.to_thread(Workdir(self._root).remove)
 
     async def _run_agent(self, ticket: Ticket, workdir: Workdir) -> Ending:
         rollout, harness = ticket.rollout, ticket.harness
-        server = await self._server(_agent_key(harness), ticket)
+        server = await self._server(self._agent_key(harness), ticket)
         if isinstance(server, Ending):
             return server
         if server.warning:
@@ -164,7 +173,7 @@ class Lifecycle:
         await asyncio.to_thread(put_files, rollout.task, workdir.work)
         access = self._credentials.open_rollout(rollout.id, attempt=rollout.attempt, sampling=ticket.sampling)
         try:
-            spec = {**_agent_spec(ticket, workdir, access), "limits": self._limits}
+            spec = await self._agent_spec(ticket, workdir, access)
             report = await self._supervised(server, spec, ticket.agent_payload, ticket)
             faults = getattr(self._credentials, "faults", lambda _: ())(rollout.id)
         finally:
@@ -181,11 +190,34 @@ class Lifecycle:
         server = await self._server(_grader_key(grader), ticket)
         if isinstance(server, Ending):
             return Grade(reward=None, verdict=server.error)
-        spec = {**_grader_spec(grader, workdir, ending), "limits": self._limits}
+        spec = {**_grader_spec(grader, workdir, ending), "limits": self._limits, "sandbox": None}
         report = await self._supervised(server, spec, ticket.grader_payload, ticket)
         if isinstance(report, Ending):
             return Grade(reward=None, verdict=report.error)
         return grade_of(report, grader.timeout_s, grader.name)
+
+    def _agent_key(self, harness: Harness) -> ServerKey:
+        """In a sandbox a program starts anew: there is nothing to import before."""
+        if self._sandbox is not None:
+            return ServerKey.make("agent", (), (), {})
+        optional = referred_modules(harness.function) if harness.function is not None else ()
+        return ServerKey.make("agent", harness.preload, optional, harness.env)
+
+    async def _agent_spec(self, ticket: Ticket, workdir: Workdir, access: environment.Access) -> dict[str, Any]:
+        if self._sandbox is None:
+            return {**_agent_spec(ticket, workdir, access), "limits": self._limits, "sandbox": None}
+        gateway = self._root / "gateway.sock"
+        if self._way_out is None:
+            self._way_out = asyncio.create_task(serve_gateway(gateway, access.url))
+        await self._way_out
+        spec = _agent_spec(ticket, workdir, self._sandbox.inside(access))
+        return {
+            **spec,
+            "env": enclosed(spec["env"]),
+            "path": environment.import_path(),
+            "limits": self._limits,
+            "sandbox": self._sandbox.spec(ticket.harness, workdir, gateway, inside_port(access.url)),
+        }
 
     async def _server(self, key: ServerKey, ticket: Ticket) -> ForkServer | Ending:
         """The fork server, or why there is none; a cancelled rollout does not wait for it."""
@@ -212,7 +244,7 @@ class Lifecycle:
                 channel = await server.launch(spec, payload)
             ticket.follow(channel)
             report = await self._follow(channel, spec, ticket)
-            if report is not None:
+            if report is not None and spec["sandbox"] is None:
                 server.learn(names_in(report["result"].get("late_imports")))
             return report
         except TimeoutError:
@@ -228,7 +260,7 @@ class Lifecycle:
     async def _follow(self, channel: Channel, spec: dict[str, Any], ticket: Ticket) -> dict[str, Any] | None:
         """Everything the supervisor says up to its report; None if it vanished or fell silent."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(spec["timeout_s"] + _REPORT_LIMIT_S):
+            async with asyncio.timeout(BOOT_S + spec["timeout_s"] + _REPORT_LIMIT_S):
                 while (event := await channel.event()) is not None and event["event"] != "gone":
                     if spec["kind"] != "grader":
                         self._record(ticket, agent_started_at=event.get("started_at"))
@@ -238,11 +270,6 @@ class Lifecycle:
     def _record(self, ticket: Ticket, **changes: Any) -> None:
         ticket.rollout = replace(ticket.rollout, **changes)
         self._store.put_rollout(ticket.rollout)
-
-
-def _agent_key(harness: Harness) -> ServerKey:
-    optional = referred_modules(harness.function) if harness.function is not None else ()
-    return ServerKey.make("agent", harness.preload, optional, harness.env)
 
 
 def _grader_key(grader: Grader) -> ServerKey:

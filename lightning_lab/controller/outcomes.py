@@ -71,6 +71,9 @@ def _agent_outcome(report: Mapping[str, Any], kind: str, timeout_s: float) -> tu
     reason, status, result = report["reason"], report["status"], report["result"]
     if reason == "cancelled":
         return Outcome.CANCELLED, ""
+    began = report.get("began", True)
+    if reason == "timeout" and not began:
+        return Outcome.BOOT_TIMEOUT, "The agent did not begin in time: is the machine overloaded?"
     if reason == "timeout":
         return Outcome.TIMEOUT, f"The agent was ended after {timeout_s:g} s (timeout_s of the harness)."
     if reason == "terminated":
@@ -80,6 +83,9 @@ def _agent_outcome(report: Mapping[str, Any], kind: str, timeout_s: float) -> tu
         return Outcome.OOM, f"The agent ran out of memory: {why}."
     if reason == "limit":
         return Outcome.AGENT_ERROR, f"The agent was ended: {report.get('over')}."
+    if not began:
+        words = _last_line(str(report["stderr"])) or _exit_words(status)
+        return Outcome.LOST, f"The agent's process ended before the agent began: {words}"
     if "error" in result:
         return Outcome.AGENT_ERROR, str(result["error"])
     if status == 0 and (kind == "command" or "output" in result):

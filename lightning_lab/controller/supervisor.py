@@ -36,6 +36,8 @@ from lightning_lab.controller.usage import Usage
 
 GRACE_S = 0.5
 """Between the polite SIGTERM of a time-out and the end."""
+BOOT_S = 30.0
+"""For what comes before the agent's own time: unpacking it, or starting its sandbox."""
 _CHUNK = 1 << 16
 _MAX_REPORT_BYTES = 2 * agent.MAX_OUTPUT_BYTES
 
@@ -90,7 +92,7 @@ class _Supervision:
         self._announced = False
         self._reason = "exit"
         self._status: int | None = None
-        self._ends_at = time.monotonic() + spec["timeout_s"]
+        self._ends_at = time.monotonic() + BOOT_S
         group.limit_processes(spec["limits"]["processes"])
         group.limit_memory(spec["limits"]["memory"])
         self._usage = Usage(spec["limits"], spec["folders"], group)
@@ -119,6 +121,7 @@ class _Supervision:
                 "event": "gone",
                 "reason": self._reason,
                 "status": self._status,
+                "began": self._announced,
                 "over": self._usage.over,
                 "oom": self._is_out_of_memory(),
                 "ended_at": time.time(),
@@ -233,6 +236,7 @@ class _Supervision:
                 self._report += data
             if not self._announced and b"\n" in self._report:
                 self._announced = True
+                self._ends_at = time.monotonic() + self._spec["timeout_s"]
                 self._tell({"event": "started", **_parsed(self._report.partition(b"\n")[0])})
 
     def _result(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lightning_lab.controller import Controller
+from lightning_lab.controller import Controller, Sandbox
 from lightning_lab.controller.kubernetes.settings import Cluster, ClusterError
 from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.harnesses import Harness, HarnessError
@@ -24,6 +24,11 @@ class Controllers:
         self._own = own
         self.external: AglServer | None = None
         self.cluster: Controller | None = None
+
+    @property
+    def sandbox(self) -> Sandbox | None:
+        """What shuts in the agents of this machine."""
+        return self._own.sandbox
 
     def submit(
         self,

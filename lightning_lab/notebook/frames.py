@@ -51,6 +51,8 @@ class Snapshot:
     """The rollout that has run longest, and what it waits for; None when none runs."""
     paused: bool = False
     """Whether the user paused the lab; that the learner holds calls is said by the phase."""
+    unsandboxed: bool = True
+    """Whether agents of this machine see the user's files."""
     at: float = field(default_factory=time.time, compare=False)
 
     def fields(self) -> dict[str, Any]:
@@ -59,7 +61,7 @@ class Snapshot:
             "v": SCHEMA_VERSION,
             "lab": self.lab,
             "lab_state": self.lab_state,
-            "unsandboxed": True,
+            "unsandboxed": self.unsandboxed,
             "paused": self.paused,
             "run": self.run,
             "phase": self.phase,

@@ -7,14 +7,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from lightning_lab.controller import Limits
+from lightning_lab.controller import Limits, Sandbox
 from lightning_lab.notebook.data import breaks_frame, rollouts_frame
 from lightning_lab.notebook.errors import LabBusyError, LabClosedError
 from lightning_lab.notebook.feed import RunFeed
@@ -79,16 +79,17 @@ class Lab(metaclass=OneOpenLab):
 
     ``policy``: what ``ll.Policy`` gives, or any object with the policy protocol. ``runs``: the folder of run folders.
     ``sampling``: what the model samples with, whatever agents ask for. ``concurrency``: agents at a time (default:
-    four per core). ``limits``: what each may use of this machine. ``gateway="process"``: gateway and store's writer in
-    a process of their own, so that a kernel that computes does not slow them. ``resume``: the id of a run whose kernel
-    died or whose lab was closed; that lab is opened again, for ``trainer.resume(id)``. ``redact``: regular expressions
-    by name; what they match is hidden wherever a run is shown or exported (``{**ll.SECRETS, "badge": r"EMP-\\d{6}"}``);
-    the store keeps it until `purge`. ``host``, ``port``: where the gateway listens; for agents on other machines an
-    address of this one.
+    four per core). ``limits``: what each may use of this machine. ``isolation="bwrap"``: agents see the system
+    read-only, their own folders, ``readable`` and the gateway, nothing else. ``gateway="process"``: gateway and store's
+    writer in a process of their own, so that a kernel that computes does not slow them. ``resume``: the id of a run
+    whose kernel died or whose lab was closed; that lab is opened again, for ``trainer.resume(id)``. ``redact``: regular
+    expressions by name; what they match is hidden wherever a run is shown or exported
+    (``{**ll.SECRETS, "badge": r"EMP-\\d{6}"}``); the store keeps it until `purge`. ``host``, ``port``: where the
+    gateway listens; for agents on other machines an address of this one.
 
     Equal arguments give the open lab again; others replace it when it is idle. Raises `LabBusyError` when it is not,
-    `MissingExtraError`, `policy.base.PolicyError`, `gateway.GatewayError` or `store.StoreError`; a start that fails
-    leaves nothing behind.
+    `MissingExtraError`, `policy.base.PolicyError`, `controller.SandboxError`, `gateway.GatewayError` or
+    `store.StoreError`; a start that fails leaves nothing behind.
     """
 
     arguments: Mapping[str, Any]
@@ -101,6 +102,8 @@ class Lab(metaclass=OneOpenLab):
         sampling: Sampling | None = None,
         concurrency: int | None = None,
         limits: Limits | None = None,
+        isolation: Literal["bwrap"] | None = None,
+        readable: Sequence[str | Path] = (),
         gateway: Literal["thread", "process"] = "thread",
         resume: str | None = None,
         redact: Mapping[str, str] = SECRETS,
@@ -109,6 +112,9 @@ class Lab(metaclass=OneOpenLab):
     ) -> None:
         if gateway not in ("thread", "process"):
             raise ValueError(f"gateway={gateway!r}: a lab's gateway runs in a 'thread' or in a 'process' of its own.")
+        if isolation not in (None, "bwrap"):
+            raise ValueError(f"isolation={isolation!r}: agents run in 'bwrap' (bubblewrap), or unsandboxed without it.")
+        sandbox = Sandbox.find(readable) if isolation else None
         self.closed = False
         self.redaction = Redaction(redact)
         self.selection = Selection()
@@ -125,8 +131,8 @@ class Lab(metaclass=OneOpenLab):
             built,
             runs,
             sampling=sampling or Sampling(),
-            agents=AgentSettings(concurrency=concurrency, limits=limits or Limits()),
-            settings={"sampling": sampling, "concurrency": concurrency, "limits": limits},
+            agents=AgentSettings(concurrency=concurrency, limits=limits or Limits(), sandbox=sandbox),
+            settings={"sampling": sampling, "concurrency": concurrency, "limits": limits, "isolation": isolation},
             outside=gateway == "process",
             build=policy.build if isinstance(policy, PolicySpec) and isinstance(built, ChatPolicy) else None,
             resume=resume,
@@ -322,6 +328,11 @@ class Lab(metaclass=OneOpenLab):
         return not self.closed and self._paused and self._parts.gateway.admission.paused
 
     @property
+    def unsandboxed(self) -> bool:
+        """Whether agents of this machine see the user's files."""
+        return self._parts.controller.sandbox is None
+
+    @property
     def status(self) -> LabStatus:
         snapshot = self.current_snapshot()
         return LabStatus(
@@ -337,10 +348,10 @@ class Lab(metaclass=OneOpenLab):
     def __repr__(self) -> str:
         if self.closed:
             return f"Lab(closed, {self.path})"
-        return (
-            f"Lab(open, {self._parts.policy.name}, {self.url}, {self.path}, unsandboxed: agents are ordinary processes "
-            "of this machine and can read your files)"
-        )
+        how = "agents in bubblewrap"
+        if self.unsandboxed:
+            how = "unsandboxed: agents are ordinary processes of this machine and can read your files"
+        return f"Lab(open, {self._parts.policy.name}, {self.url}, {self.path}, {how})"
 
     # -- for trainer, panel and bridge --------------------------------------------------------------------------------
 
@@ -368,8 +379,11 @@ class Lab(metaclass=OneOpenLab):
     def snapshot(self, feed: RunFeed | None) -> Snapshot:
         state = "closed" if self.closed else "open"
         if feed is None:
-            return Snapshot(lab=self.id, lab_state=state)
-        return feed.snapshot(lab=self.id, lab_state=state, admission=self._parts.gateway.admission, paused=self.paused)
+            return Snapshot(lab=self.id, lab_state=state, unsandboxed=self.unsandboxed)
+        of_run = feed.snapshot(
+            lab=self.id, lab_state=state, admission=self._parts.gateway.admission, paused=self.paused
+        )
+        return replace(of_run, unsandboxed=self.unsandboxed)
 
     def current_snapshot(self) -> Snapshot:
         """Of the run on show, up to date."""

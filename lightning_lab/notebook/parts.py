@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightning_lab.controller import Controller, Limits
+from lightning_lab.controller import Controller, Limits, Sandbox
 from lightning_lab.gateway import Gateway
 from lightning_lab.gateway.process import GatewayProcess
 from lightning_lab.notebook.controllers import Controllers
@@ -41,6 +41,7 @@ class AgentSettings:
 
     concurrency: int | None = None
     limits: Limits = field(default_factory=Limits)
+    sandbox: Sandbox | None = None
 
 
 def start_parts(
@@ -88,7 +89,12 @@ def start_parts(
             stack.callback(gateway.close)
             gateway.start()
             own = Controller(
-                store, gateway, _rollouts_root(stack), concurrency=agents.concurrency, limits=agents.limits
+                store,
+                gateway,
+                _rollouts_root(stack),
+                concurrency=agents.concurrency,
+                limits=agents.limits,
+                sandbox=agents.sandbox,
             )
             controller = Controllers(own)
             stack.callback(controller.close)

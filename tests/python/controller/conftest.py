@@ -33,10 +33,11 @@ class Credentials:
 
     open: dict[str, Sampling | None] = field(default_factory=dict)
     explain: list[str] = field(default_factory=list)
+    gateway: str = "http://127.0.0.1:9"
 
     def open_rollout(self, rollout_id: str, *, attempt: int = 1, sampling: Sampling | None = None) -> Access:
         self.open[rollout_id] = sampling
-        return Access(url=f"http://127.0.0.1:9/rollout/{rollout_id}", key=f"key-of-{rollout_id}")
+        return Access(url=f"{self.gateway}/rollout/{rollout_id}", key=f"key-of-{rollout_id}")
 
     def close_rollout(self, rollout_id: str) -> None:
         del self.open[rollout_id]
