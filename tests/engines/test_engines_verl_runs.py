@@ -13,10 +13,12 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from engines_verl_rows import make_rows
 
 import lightning_lab as ll
 from lightning_lab.notebook import Lab
 from lightning_lab.policy.torch.checkpoint import load_weights
+from lightning_lab.policy.torch.detached import DetachedTorchLearner
 from lightning_lab.policy.verl import VerlLearner
 from lightning_lab.policy.verl.errors import ClusterError, SettingsError
 
@@ -86,6 +88,33 @@ def wait_for_update(lab: Lab, run_id: str) -> None:
 
     wait_until(updating, "an update to begin")
     time.sleep(0.5)
+
+
+def test_three_optimiser_steps_are_those_of_the_embedded_learner(lab: Lab, tmp_path: Path) -> None:
+    """AdamW, clipped, with a KL to the model as it was: what one step leaves behind is what the next begins with."""
+    embedded, ranks = DetachedTorchLearner(MODEL, threads=1), learner_of(lab)
+    embedded.start()
+    ranks.save(tmp_path / "begun")
+    embedded.export(tmp_path / "first")
+    first = load_weights(tmp_path / "first")
+    options = {"kl_coef": 0.1, "max_grad_norm": 0.5, "weight_decay": 0.01}
+    rows = make_rows()
+    for step in range(3):
+        asked: dict[str, Any] = {"loss": "ppo_clip", "options": options, "learning_rate": 3e-4}
+        one, other = embedded.update([rows], **asked), ranks.update([rows[:4], rows[4:]], **asked)
+        for name in ("loss", "grad_norm", "reference_kl", "approx_kl", "entropy"):
+            assert other.metrics[name] == pytest.approx(one.metrics[name], rel=1e-3, abs=1e-6), (step, name)
+    assert other.metrics["reference_kl"] > 0
+    embedded.export(tmp_path / "embedded")
+    ranks.export(tmp_path / "ranks")
+    expected, found = load_weights(tmp_path / "embedded"), load_weights(tmp_path / "ranks")
+    moved = torch.sqrt(sum(((expected[name] - first[name]) ** 2).sum() for name in expected))
+    apart = torch.sqrt(sum(((expected[name] - found[name]) ** 2).sum() for name in expected))
+    assert float(apart / moved) < 1e-3
+    ranks.load(tmp_path / "begun")
+    ranks.export(tmp_path / "again")
+    for name, weight in load_weights(tmp_path / "again").items():
+        assert torch.equal(weight, first[name]), name
 
 
 def test_three_updates_on_two_ranks_reach_what_samples(lab: Lab, trainer: ll.Trainer, tmp_path: Path) -> None:

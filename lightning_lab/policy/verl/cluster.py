@@ -36,10 +36,12 @@ def connect(settings: VerlSettings, environment: dict[str, str]) -> None:
             logging_level="ERROR",
             **here,
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray's own says no more than Exception
         raise ClusterError(
-            f"There is no Ray cluster at {address!r} ({error}). Start one (`ray start --head`), or leave address out "
-            "to have one on this machine."
+            f"Ray could not be started on this machine ({error})."
+            if address is None
+            else f"There is no Ray cluster at {address!r} ({error}). Start one (`ray start --head`), or leave address "
+            "out to have one on this machine."
         ) from error
 
 

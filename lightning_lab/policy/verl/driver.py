@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -56,9 +57,8 @@ class Driver:
     def start(self, directory: Path, settings: VerlSettings, environment: dict[str, str]) -> dict[str, Any]:
         """→ data ranks, the process ids of all ranks, and their seats for servers."""
         os.environ.update(environment)
-        # Of a cluster that starts here: the lab waits for its ranks, and a busy machine may be slow to start.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
+        if settings.address is None and "RAY_ADDRESS" not in os.environ:
+            os.environ.update(own_cluster())
         if settings.device == "cpu":
             os.environ.update(cpu_environment())
             environment = {**environment, **cpu_environment()}
@@ -108,6 +108,17 @@ class Driver:
                 os._exit(1)
 
         threading.Thread(target=body, name="lightning-lab-head", daemon=True).start()
+
+
+def own_cluster() -> dict[str, str]:
+    """How Ray runs where it is started for one learner: the lab waits for its ranks, a busy machine may be slow to
+    start them, and nobody else on this machine or its network may use it."""
+    return {
+        "RAY_worker_niceness": "0",
+        "RAY_agent_register_timeout_ms": "120000",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    }
 
 
 def cpu_environment() -> dict[str, str]:
