@@ -63,25 +63,24 @@ def _kinds(settings: VerlSettings) -> dict[str, Any]:
 def _defaults(setup: Setup) -> dict[str, dict[str, Any]]:
     """What differs from verl's own defaults, and why.
 
-    Weights are kept in float32 and LoRA is merged when weights are published, because the servers load whole models.
-    On CPUs there is neither flash attention (so rows are padded) nor a gain from bfloat16 or compiling.
+    Attention is torch's, over padded rows, because verl's needs flash-attn, which pip does not bring. LoRA is merged
+    when weights are published, because servers load whole models. On CPUs nothing is gained from bfloat16, compiling
+    or computing activations twice.
     """
     settings = setup.settings
-    model: dict[str, Any] = {"path": str(setup.directory), "trust_remote_code": False}
-    engine: dict[str, Any] = {
-        "strategy": settings.strategy,
-        "use_dynamic_bsz": False,
-        "forward_only": setup.forward_only,
+    model: dict[str, Any] = {
+        "path": str(setup.directory),
+        "override_config": {"attn_implementation": "sdpa"},
+        "use_remove_padding": False,
     }
+    engine: dict[str, Any] = {"strategy": settings.strategy, "use_dynamic_bsz": False}
+    engine["forward_only"] = setup.forward_only
     if settings.model.get("lora_rank"):
         model["lora"] = {"merge": True}
     if settings.device == "cpu":
-        model |= {
-            "override_config": {"attn_implementation": "sdpa"},
-            "use_remove_padding": False,
-            "enable_gradient_checkpointing": False,
-        }
-        engine |= {"mixed_precision": _FLOAT32, "use_torch_compile": False} if settings.strategy == "fsdp2" else {}
+        model["enable_gradient_checkpointing"] = False
+        if settings.strategy == "fsdp2":
+            engine |= {"mixed_precision": _FLOAT32, "use_torch_compile": False}
     return {"model": model, "engine": engine, "optimizer": {"lr": 0.0, "weight_decay": 0.0}, "checkpoint": {}}
 
 

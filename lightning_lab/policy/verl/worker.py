@@ -52,8 +52,7 @@ class LearnerWorker(TrainingWorker):  # type: ignore[misc]
                 "a module that they can import, and name that: model={'external_lib': 'my_losses'}."
             )
         own, engine = request.own, self.engine
-        device = torch.device(get_device_id() if get_device_name() != "cpu" else "cpu")
-        batches = [micro_batch(rows, own.temperature, device) for rows in micro_batches]
+        batches = [micro_batch(rows, own.temperature, torch.device(get_device_id())) for rows in micro_batches]
         references = self._reference_logprobs(batches) if own.kl_coef else [None] * len(batches)
         losses = [
             RowsLoss(batch, reference, own, request.loss, request.loss_options)
@@ -71,7 +70,7 @@ class LearnerWorker(TrainingWorker):  # type: ignore[misc]
 
     def logprobs(self, micro_batches: Sequence[Sequence[LossRow]], temperature: float) -> list[Floats]:
         """Log-probs of the trained tokens, by micro-batch and then row by row: [T] each."""
-        device = torch.device(get_device_id() if get_device_name() != "cpu" else "cpu")
+        device = torch.device(get_device_id())
         batches = [micro_batch(rows, temperature, device, entropy=False) for rows in micro_batches]
         return [_numpy(found) for found in self._evaluate(self.engine, batches)]
 
@@ -122,8 +121,7 @@ class LearnerWorker(TrainingWorker):  # type: ignore[misc]
         with engine.eval_mode():
             for batch in batches:
                 output = engine.infer_batch(self._told(batch))
-                places = batch.data.to(get_device_id()) if get_device_name() != "cpu" else batch.data
-                found.append(at_places(output["model_output"]["log_probs"], places))
+                found.append(at_places(output["model_output"]["log_probs"], batch.data.to(get_device_id())))
         return found
 
 
