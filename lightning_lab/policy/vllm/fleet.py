@@ -122,9 +122,12 @@ class Fleet:
 
         async def switch() -> None:
             await replica.wait_ready()
-            method = "reload_weights" if replica.server is None else "load_published"  # ours, in `engine_side`
-            reload = {"method": method, "kwargs": {"weights_path": str(directory)}}
-            await post("/collective_rpc", reload, timeout_s=None)
+            try:
+                await post("/collective_rpc", _reload("load_published", directory), timeout_s=None)  # in `engine_side`
+            except PolicyError:
+                if replica.server is not None:
+                    raise
+                await post("/collective_rpc", _reload("reload_weights", directory), timeout_s=None)
             await post("/update_weight_version", {"new_version": str(version)})
             await post("/reset_prefix_cache?reset_running_requests=true")
 
@@ -222,6 +225,10 @@ class Fleet:
             return True
 
         return answers
+
+
+def _reload(method: str, directory: Path) -> dict[str, Any]:
+    return {"method": method, "kwargs": {"weights_path": str(directory)}}
 
 
 def private_directory() -> Path:

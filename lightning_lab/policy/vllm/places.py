@@ -1,4 +1,4 @@
-"""Which GPUs each server runs on when it shares those of a learner."""
+"""Which GPUs each server runs on: its own, or those that it shares with a learner."""
 
 from __future__ import annotations
 
@@ -6,6 +6,22 @@ import socket
 from collections.abc import Sequence
 
 from lightning_lab.policy.base import PolicyError, Seat
+from lightning_lab.policy.vllm.errors import EngineStartError
+
+
+def own_places(servers: int, each: int, visible: str | None) -> list[dict[str, str]]:
+    """The next ``each`` of the ``visible`` GPUs (CUDA's variable) for every server; 0: says nothing.
+
+    Raises `EngineStartError` when there are too few.
+    """
+    named = visible.split(",") if visible else [str(device) for device in range(servers * each)]
+    if servers * each > len(named):
+        raise EngineStartError(
+            f"{servers} servers of {each} GPUs need {servers * each}, and {len(named)} are visible. Use fewer replicas, or "
+            "a smaller tensor_parallel_size."
+        )
+    groups = [named[number * each : (number + 1) * each] for number in range(servers)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(group)} if group else {} for group in groups]
 
 
 def places(seats: Sequence[Seat], servers: int) -> list[dict[str, str]]:

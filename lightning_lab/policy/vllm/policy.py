@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from lightning_lab.policy.engines.installing import located
 from lightning_lab.policy.vllm.errors import PublishError
 from lightning_lab.policy.vllm.fleet import Fleet, private_directory
 from lightning_lab.policy.vllm.parity import PROBE_SAMPLING, PROBE_TOKENS, parity, probe_sample, probes_of
-from lightning_lab.policy.vllm.places import places
+from lightning_lab.policy.vllm.places import own_places, places
 from lightning_lab.policy.vllm.replicas import Replica
 from lightning_lab.policy.vllm.settings import MODEL_NAME, Settings
 from lightning_lab.policy.vllm.weights import Weights, weights_digest
@@ -260,14 +261,14 @@ class VllmPolicy:
             template.write_text(self._codec.server_template(), encoding="utf-8")
         asked = {**self._asked, "dtype": self._asked["dtype"] or ("float32" if environment.cpu else "bfloat16")}
         settings = Settings(cpu=environment.cpu, context_length=self._context, chat_template=template, **asked)
-        fleet.start(self._places(), self._directory, environment.python, settings)
+        fleet.start(self._places(settings), self._directory, environment.python, settings)
 
-    def _places(self) -> Sequence[Mapping[str, str]]:
+    def _places(self, settings: Settings) -> Sequence[Mapping[str, str]]:
         """Of the servers; beside a learner that keeps places for them, which starts first then."""
         if self._collocated and isinstance(self._learner, SeatsServers):
             self._learner.start()
             return places(self._learner.seats, self._count)
-        return [{}] * self._count
+        return own_places(self._count, settings.devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     def _stop(self, fleet: Fleet) -> None:
         fleet.close()

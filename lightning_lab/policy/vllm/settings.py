@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,9 +35,13 @@ class Settings:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     chat_template: Path | None = None
-    transfer: str | None = None
-    """How published weights get there where not by a checkpoint directory: ``ipc``."""
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> int:
+        """GPUs of one server; 0 on a CPU."""
+        sizes = (int(self.options.get(name, 1)) for name in ("tensor_parallel_size", "pipeline_parallel_size"))
+        return 0 if self.cpu else math.prod(sizes)
 
     def arguments(self, model: Path) -> list[str]:
         """Of the server; log-probs are those of the distribution that was sampled from."""
@@ -56,8 +61,6 @@ class Settings:
             "reasoning_parser": self.reasoning_parser,
             "chat_template": self.chat_template,
         }
-        if self.transfer is not None:
-            arguments["weight_transfer_config"] = f'{{"backend": "{self.transfer}"}}'
         arguments["kv_cache_memory_bytes"] = self.kv_bytes or (_CPU_KV_BYTES if self.cpu else None)
         arguments["enable_sleep_mode"] = not self.cpu
         return [part for name, value in {**arguments, **self.options}.items() for part in _flag(name, value)]
@@ -65,8 +68,6 @@ class Settings:
     def environment(self) -> dict[str, str]:
         """Nothing is fetched and nothing is reported; the routes that pause and publish are open on the socket."""
         environment = {**_NO_OUTSIDE, "VLLM_SERVER_DEV_MODE": "1"}
-        if self.transfer == "ipc":
-            environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # the handles are ours, on our private socket
         if not self.cpu:
             return environment
         environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "KMP_BLOCKTIME": "1"}  # beside others, so nobody spins

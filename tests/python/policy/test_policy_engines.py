@@ -19,6 +19,7 @@ from lightning_lab.policy.vllm.errors import (
     ToolParserError,
     start_error,
 )
+from lightning_lab.policy.vllm.places import own_places
 from lightning_lab.policy.vllm.settings import Settings
 
 
@@ -151,5 +152,14 @@ def test_arguments_are_vllms_own(tmp_path: Path) -> None:
     environment = settings.environment()
     assert environment["VLLM_SERVER_DEV_MODE"] == environment["HF_HUB_OFFLINE"] == "1"
     assert environment["OMP_NUM_THREADS"] == "2"
-    on_gpu = Settings(cpu=False, dtype="bfloat16", context_length=64).arguments(tmp_path)
-    assert "--enable-sleep-mode" in on_gpu and "--enforce-eager" not in on_gpu
+    gpu = Settings(cpu=False, dtype="bfloat16", context_length=64, options={"tensor_parallel_size": 2})
+    assert "--enable-sleep-mode" in gpu.arguments(tmp_path) and "--enforce-eager" not in gpu.arguments(tmp_path)
+    assert (gpu.devices, settings.devices) == (2, 0)
+
+
+def test_each_server_has_gpus_of_its_own() -> None:
+    assert own_places(2, 2, "4,5,6,7") == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
+    assert own_places(2, 1, None) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    assert own_places(2, 0, None) == [{}, {}]  # on a CPU
+    with pytest.raises(EngineStartError, match="3 servers of 2 GPUs need 6, and 4 are visible"):
+        own_places(3, 2, "4,5,6,7")
