@@ -59,7 +59,7 @@ test-engines: ## real engines on this machine's CPU; installs vLLM and verl into
 	$(BOOTSTRAP) smollm2
 	$(BIN)/lightning-lab harnesses install mini-swe-agent
 	$(BIN)/lightning-lab engines install vllm verl
-	$(BIN)/pytest tests/engines
+	$(BIN)/pytest tests/engines --timeout 600 --durations 10
 
 screenshots: ## the panel's pages at three widths, light and dark, into docs/images
 	$(BIN)/python scripts/screenshots.py

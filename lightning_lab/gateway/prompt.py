@@ -14,7 +14,7 @@ from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.ledger import Entry, Ledger
 from lightning_lab.gateway.protocols.wire import Request
 from lightning_lab.gateway.stitch import Stitched, stitched
-from lightning_lab.policy.base import EnginePolicy, Policy, PolicyError
+from lightning_lab.policy.base import Policy, PolicyError, has_engine
 from lightning_lab.records import Ids
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ async def prompt_of(policy: Policy, request: Request, size: int, ledger: Ledger,
         ids = request.prompt if not isinstance(request.prompt, str) else _encode(policy, request.prompt)
         return Prompt(ids, ids)
     turns = ledger.turns(request.messages, request.signatures)
-    if size <= _INLINE_BODY and not isinstance(policy, EnginePolicy):
+    if size <= _INLINE_BODY and not has_engine(policy):
         return _render(policy, request, turns, stitching)
     return await asyncio.to_thread(_render, policy, request, turns, stitching)
 

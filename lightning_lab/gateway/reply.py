@@ -13,7 +13,7 @@ from lightning_lab.gateway.auth import Grant
 from lightning_lab.gateway.draft import Draft
 from lightning_lab.gateway.protocols.steering import steering
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Wire
-from lightning_lab.policy.base import ChatPolicy, ChatReply, EnginePolicy, Policy
+from lightning_lab.policy.base import ChatPolicy, ChatReply, Policy, has_engine
 from lightning_lab.records import Call, Message, Sampling
 
 _INLINE_TOKENS = 4096
@@ -34,7 +34,7 @@ async def choice_of(policy: Policy, draft: Draft, head: Head, index: int, *, too
         parsed, stopped_by = draft.reply.message, draft.reply.stopped_by
     else:
         tools = head.request.tools
-        inline = len(ids) <= _INLINE_TOKENS and not isinstance(policy, EnginePolicy)
+        inline = len(ids) <= _INLINE_TOKENS and not has_engine(policy)
         parsed = policy.parse(ids, tools) if inline else await asyncio.to_thread(policy.parse, ids, tools)
         parsed, stopped_by = _without_stop(parsed, draft.used.stop)
     message = _with_minted_ids(parsed, tool_prefix + (f"{head.suffix}_{index}" if head.request.n > 1 else head.suffix))

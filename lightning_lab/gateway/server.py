@@ -21,7 +21,7 @@ from lightning_lab.gateway.errors import Fault, GatewayError
 from lightning_lab.gateway.serving import server_config
 from lightning_lab.gateway.switching import short_turns
 from lightning_lab.gateway.tamper import Watch
-from lightning_lab.policy.base import EnginePolicy, Policy
+from lightning_lab.policy.base import Policy, has_engine
 from lightning_lab.records import PauseMode, Sampling
 
 _T = TypeVar("_T")
@@ -216,13 +216,13 @@ class Gateway:
         server.should_exit = True
 
     async def _pause(self, deadline_s: float, mode: PauseMode) -> PauseReport:
-        if mode == "interrupt" and isinstance(self._policy, EnginePolicy):
+        if mode == "interrupt" and has_engine(self._policy):
             return await self._admission.freeze(self._policy.freeze)
         return await self._admission.pause(deadline_s, mode)
 
     async def _resume(self) -> None:
         try:
-            if isinstance(self._policy, EnginePolicy):
+            if has_engine(self._policy):
                 await asyncio.to_thread(self._policy.thaw)
         finally:
             self._admission.resume()

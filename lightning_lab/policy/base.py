@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from lightning_lab.records import Floats, Ids, Message, Sample, Sampling
 
@@ -144,7 +144,6 @@ class Policy(Protocol):
         ...
 
 
-@runtime_checkable
 class EnginePolicy(Policy, Protocol):
     """A policy whose engine is another program.
 
@@ -159,6 +158,11 @@ class EnginePolicy(Policy, Protocol):
     def thaw(self) -> None:
         """Go on where `freeze` stopped. Idempotent. Raises `PolicyError`."""
         ...
+
+
+def has_engine(policy: Policy) -> TypeGuard[EnginePolicy]:
+    """Asked for every call: `isinstance` would read every property, also such that ask another process."""
+    return hasattr(policy, "freeze")
 
 
 class ChatReply(Protocol):

@@ -81,10 +81,14 @@ class ChatCodec:
 
     def parse(self, ids: Ids) -> Message:
         """Sampled ids → assistant message. End-of-turn tokens at the end are left out, others stay as text."""
+        return parse_reply(self.decode(self.without_end(ids)))
+
+    def without_end(self, ids: Ids) -> Ids:
+        """Sampled ids without the end-of-turn tokens at their end."""
         end = len(ids)
         while end and int(ids[end - 1]) in self.stop_ids:
             end -= 1
-        return parse_reply(self.decode(ids[:end]))
+        return ids[:end]
 
     def fingerprint(self) -> dict[str, str]:
         """SHA-256 of the tokenizer and of the chat template."""

@@ -21,7 +21,7 @@ from lightning_lab.gateway.errors import GatewayError
 from lightning_lab.gateway.process.channel import Channel, ChannelClosedError
 from lightning_lab.gateway.process.child import Setup
 from lightning_lab.gateway.process.policy import KernelPolicy, PolicyService
-from lightning_lab.policy.base import ChatPolicy, EnginePolicy, Policy
+from lightning_lab.policy.base import ChatPolicy, Policy, has_engine
 from lightning_lab.records import Event, PauseMode, Sampling
 from lightning_lab.store.errors import DiskError, StoreClosedError
 from lightning_lab.store.schema import Durability
@@ -67,7 +67,7 @@ class GatewayProcess:
         self.channel.start()
         if self._service:
             self._service.start(self.channel)
-        able = (hasattr(policy, "encode"), isinstance(policy, EnginePolicy))
+        able = (hasattr(policy, "encode"), has_engine(policy))
         make = build or partial(KernelPolicy, policy.name, policy.context_length, *able)
         try:
             setup = Setup(store=store, durability=durability, policy=make, options=options)

@@ -106,7 +106,7 @@ class Fleet:
             try:
                 self._replicas.each(partial(self._switch, directory=directory, version=version))
             except PolicyError as error:
-                self._replicas.each(partial(self._restore, directory=earlier))
+                self._put_back(earlier, version, error)
                 self._weights.discard(directory)
                 raise PublishError(
                     f"Version {version} was not published, {self.version} samples on: {error}"
@@ -132,6 +132,15 @@ class Fleet:
             await post("/reset_prefix_cache?reset_running_requests=true")
 
         self._loop.wait(switch())
+
+    def _put_back(self, directory: Path, version: int, reason: PolicyError) -> None:
+        try:
+            self._replicas.each(partial(self._restore, directory=directory))
+        except PolicyError as error:
+            raise PublishError(
+                f"Version {version} was not published ({reason}), and a server could not go back to {self.version}: "
+                f"{error} Open the lab again and resume the run."
+            ) from error
 
     def _restore(self, replica: Replica, *, directory: Path) -> None:
         """Weights that were half exchanged are put back; a server that cannot is started anew with them."""

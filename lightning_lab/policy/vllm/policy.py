@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -36,6 +37,8 @@ from lightning_lab.policy.vllm.weights import Weights, weights_digest
 from lightning_lab.policy.vllm.wire import chat_body, derender_body, message_of
 from lightning_lab.records import Ids, Message, Sampling
 from lightning_lab.tokens import ChatCodec, TemplateError, TokenizerError
+
+_log = logging.getLogger(__name__)
 
 _STATE = "engine.json"
 
@@ -155,11 +158,11 @@ class VllmPolicy:
 
     def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         self.start()
-        if not self._served or not len(ids):
+        said = self._codec.without_end(ids)  # which vLLM's parsers would show as text
+        if not self._served or not len(said):
             return self._codec.parse(ids)
-        return message_of(
-            self._servers.ask("/v1/chat/completions/derender", derender_body(ids, tools, model=MODEL_NAME))
-        )
+        body = derender_body(said, tools, model=MODEL_NAME)
+        return message_of(self._servers.ask("/v1/chat/completions/derender", body))
 
     def decode(self, ids: Ids) -> str:
         self.start()
@@ -248,8 +251,12 @@ class VllmPolicy:
             raise PublishError(f"Version {version} was not published, {self.version} samples on: {error}") from error
 
     def _parity(self) -> Mapping[str, float]:
-        """Of what the servers sample now, on what was just learned."""
-        replies = self._servers.replies(self._probes, PROBE_SAMPLING, limit=PROBE_TOKENS)
+        """Of what the servers sample now, on what was just learned; nothing where one dies over it: it is published."""
+        try:
+            replies = self._servers.replies(self._probes, PROBE_SAMPLING, limit=PROBE_TOKENS)
+        except PolicyError:
+            _log.exception("Log-prob parity could not be measured")
+            return {}
         samples = [probe_sample(prompt, reply) for prompt, reply in zip(self._probes, replies, strict=True)]
         return parity(samples, self._own_learner.logprobs(samples, temperature=PROBE_SAMPLING.temperature))
 

@@ -10,7 +10,7 @@ import gateway_lab
 import pytest
 from gateway_lab import END, Lab, Say, ScriptedPolicy
 
-from lightning_lab.policy.base import Chunk, EnginePolicy, PolicyError
+from lightning_lab.policy.base import Chunk, PolicyError, has_engine
 from lightning_lab.records import Sampling
 
 TEXT = "one two three four"
@@ -46,7 +46,7 @@ class Engine(ScriptedPolicy):
 def lab(make_lab: Any, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(gateway_lab, "make_policy", Engine)
     made: Lab = make_lab(lambda prompt: TEXT)
-    assert isinstance(made.policy, EnginePolicy)
+    assert has_engine(made.policy)
     return made
 
 

@@ -14,11 +14,11 @@ from policy_vllm_recorded import GENERATED, OVERFLOW, PARSED, Recorded
 from lightning_lab.policy.base import (
     Chunk,
     ContextOverflowError,
-    EnginePolicy,
     LossRow,
     PolicyError,
     PromptError,
     UpdateResult,
+    has_engine,
 )
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.engines.versions import EngineVersionError
@@ -61,7 +61,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     made: list[Any] = []
 
     def build(answers: dict[str, Any] | None = None, *, version: str = "0.32.0", **options: Any) -> Any:
-        server = Recorded(tmp_path, answers or {}, version=version)
+        server = Recorded(tmp_path, answers or {}, version=version, name=f"server-{len(made)}")
         policy = VllmPolicy("quickstart", url=server.url, **options)
         made[:0] = [policy, server]
         return policy, server
@@ -87,7 +87,7 @@ async def test_a_reply_is_exact_and_tells_the_version_of_each_token(make: Make) 
     assert body["token_ids"] == [1, 2, 3] and body["cache_salt"] == "version 0" and not body["stream"]
     wanted = {"temperature": 1.0, "top_p": 1.0, "top_k": 5, "max_tokens": 3, "stop": ["END"], "logprobs": 0, "seed": 9}
     assert wanted.items() <= body["sampling_params"].items() and body["sampling_params"]["stop_token_ids"]
-    assert isinstance(policy, EnginePolicy)
+    assert has_engine(policy)
 
 
 async def test_at_temperature_0_a_token_is_certain(make: Make) -> None:
@@ -176,7 +176,8 @@ def test_the_server_parses_where_its_parser_is_named(make: Make) -> None:
     assert [message["role"] for message in asked["messages"]] == ["user", "assistant", "tool"]
     assert asked["messages"][1]["tool_calls"][0]["function"] == {"name": "calc", "arguments": "{}"}
     assert asked["messages"][2]["tool_call_id"] == "c1" and asked["tools"] == [TOOL]
-    message = policy.parse(np.array([7, 8], np.int32), [TOOL])
+    end = np.array([policy.encode("<|im_end|>")[0]], np.int32)
+    message = policy.parse(np.concatenate([np.array([7, 8], np.int32), end]), [TOOL])
     assert message == Message(
         role="assistant",
         reasoning="Three and four.",
@@ -273,6 +274,19 @@ def test_weights_of_another_model_reach_no_server(make: Make) -> None:
     with pytest.raises(PublishError, match="Version 1 was not published, 0 samples on: The learner wrote 0 tensors"):
         policy.publish(1)
     assert not server.asked and policy.version == 0
+
+
+def test_a_checkpoint_goes_back_to_the_servers_under_a_version_that_never_falls(make: Make, tmp_path: Path) -> None:
+    policy, server = make(learner=Writer())
+    policy.publish(4)
+    policy.save(tmp_path)
+    policy.publish(5)
+    server.asked.clear()
+    policy.load(tmp_path)
+    assert policy.version == 5 and "/collective_rpc" in server.paths()
+    again, other = make(learner=Writer())
+    again.load(tmp_path)
+    assert again.version == 4 and ("/update_weight_version", {"new_version": "4"}) in other.asked
 
 
 def test_a_policy_without_a_learner_only_answers(make: Make) -> None:
