@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines_server import CONTEXT, MODEL, socket_of
+from engines_server import CONTEXT, MODEL, sample_of, socket_of
 
 import lightning_lab as ll
 from lightning_lab.harnesses import Harness
 from lightning_lab.notebook import Lab, RolloutError
 from lightning_lab.policy.torch.detached import DetachedTorchLearner
 from lightning_lab.policy.vllm import VllmPolicy
-from lightning_lab.records import Call, Message, Sample, Segment
+from lightning_lab.records import Call, Message
 
 TOOL = {
     "type": "function",
@@ -24,18 +24,6 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"expr": {"type": "string"}}, "required": ["expr"]},
     },
 }
-
-
-def sample_of(call: Call) -> Sample:
-    start, stop = len(call.prompt_ids), len(call.prompt_ids) + len(call.sampled_ids)
-    return Sample(
-        rollout_id=call.rollout_id,
-        ids=np.concatenate([call.prompt_ids, call.sampled_ids]),
-        mask=np.arange(stop) >= start,
-        logprobs=np.concatenate([np.zeros(start, np.float32), call.logprobs]),
-        versions=np.concatenate([np.full(start, -1, np.int32), call.versions]),
-        segments=(Segment(call_id=call.id, start=start, stop=stop),),
-    )
 
 
 def calls_of(lab: Lab, rollout_id: str) -> list[Call]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines_server import CONTEXT, MODEL, socket_of
+from engines_server import CONTEXT, MODEL, sample_of, socket_of
 from safetensors.numpy import load_file, save_file
 
 from lightning_lab.gateway import Gateway
@@ -43,7 +43,7 @@ async def row_of(policy: VllmPolicy) -> LossRow:
 
 
 async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
-    policy: VllmPolicy, tmp_path: Path
+    policy: VllmPolicy, learner: DetachedTorchLearner, tmp_path: Path
 ) -> None:
     """The gateway pauses in the middle of a reply, the learner takes a step and publishes, the reply goes on."""
     row = await row_of(policy)
@@ -66,7 +66,7 @@ async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
         await asyncio.sleep(1.0)
         report = await asyncio.to_thread(gateway.pause, mode="interrupt")
         assert (report.in_flight, report.interrupted, report.aborted) == (2, 2, 0)
-        result = await asyncio.to_thread(policy.update, [[row]], loss="policy_gradient", options={}, learning_rate=1e-5)
+        result = await asyncio.to_thread(policy.update, [[row]], loss="policy_gradient", options={}, learning_rate=1e-4)
         told = await asyncio.to_thread(policy.publish, version + 1)
         gateway.resume()
         await calls[0]
@@ -82,6 +82,10 @@ async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
     for call in recorded:
         assert set(call.versions.tolist()) == {version, version + 1}
         assert (np.diff(call.versions) >= 0).all() and np.isfinite(call.logprobs).all()
+        (found,) = learner.logprobs([sample_of(call)], temperature=1.0)
+        gap = np.abs(found[len(call.prompt_ids) :] - call.logprobs)
+        new = call.versions == version + 1  # nothing that the earlier weights had read is left in them
+        assert gap[new].max() < 1e-3 < gap[~new].max()
     assert told["parity_logprob_max"] < 1e-3 and told["parity_logprob_mean"] <= told["parity_logprob_max"]
     assert told["publish_s"] >= told["pause_s"] > 0
 
