@@ -17,8 +17,8 @@ def own_places(servers: int, each: int, visible: str | None) -> list[dict[str, s
     named = visible.split(",") if visible else [str(device) for device in range(servers * each)]
     if servers * each > len(named):
         raise EngineStartError(
-            f"{servers} servers of {each} GPUs need {servers * each}, and {len(named)} are visible. Use fewer replicas, or "
-            "a smaller tensor_parallel_size."
+            f"{servers} servers of {each} GPUs need {servers * each}, and {len(named)} are visible. Use fewer "
+            "replicas, or a smaller tensor_parallel_size."
         )
     groups = [named[number * each : (number + 1) * each] for number in range(servers)]
     return [{"CUDA_VISIBLE_DEVICES": ",".join(group)} if group else {} for group in groups]
