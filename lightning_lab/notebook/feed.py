@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_lab.gateway import AdmissionState
+from lightning_lab.notebook.drivers import Drivers
 from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.oldest import Running
 from lightning_lab.notebook.problems import Marks, find_problems
@@ -40,6 +41,7 @@ class RunFeed:
         self._version: int | None = None
         self._marks = Marks()
         self._running = Running()
+        self._drivers = Drivers(store)
         self._problems: list[dict[str, Any]] = []
         self._problems_due = 0.0
         self._problems_of: tuple[int, bool] | None = None
@@ -92,6 +94,7 @@ class RunFeed:
             self._marks,
             now=time.time() if active else None,
             failed=run.reason if run.state == "failed" else "",
+            drivers=self._drivers.of,
         )
         took = time.monotonic() - began
         self._problems_due = began + max(_PROBLEMS_S, took / _PROBLEMS_SHARE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,8 @@ NO_SIGNAL_SHARE = 0.3
 MISMATCH = 0.05
 """Nats between the sampler's log-probs and the learner's that rounding does not explain."""
 SPIKE_FACTOR = 6.0
+DRIVERS = 5
+"""Rollouts that are named as what made a spike."""
 _SPIKES = {"approx_kl": ("KL", 1e-3), "grad_norm": ("gradient norm", 1e-2)}
 """Metrics that are watched: their name, and the least value that counts as a spike."""
 
@@ -55,6 +57,10 @@ class Problem:
         }
 
 
+Drivers = Callable[[Step], Sequence[tuple[str, float]]]
+"""Rollouts of a step with their share of its KL, largest first."""
+
+
 @dataclass(slots=True)
 class Marks:
     """What only the log and the breaks tell, collected as it comes."""
@@ -70,11 +76,17 @@ class Marks:
 
 
 def find_problems(
-    rows: Sequence[RolloutRow], steps: Sequence[Step], marks: Marks, *, now: float | None = None, failed: str = ""
+    rows: Sequence[RolloutRow],
+    steps: Sequence[Step],
+    marks: Marks,
+    *,
+    now: float | None = None,
+    failed: str = "",
+    drivers: Drivers = lambda _: (),
 ) -> list[dict[str, Any]]:
     """Worst first. ``now``: Unix seconds while the run goes on, else None: nothing is stuck in a run that is over.
 
-    ``failed``: why the run ended before its last step.
+    ``failed``: why the run ended before its last step. ``drivers`` is asked for steps that spike.
     """
     found = [
         *_tamper(marks),
@@ -83,7 +95,7 @@ def find_problems(
         *_outcomes(rows),
         *(_stuck(rows, now) if now is not None else ()),
         *_no_signal(rows, steps),
-        *_spikes(steps),
+        *_spikes(steps, drivers),
         *_skipped(steps),
         *_retried(marks),
         *_breaks(marks),
@@ -179,7 +191,7 @@ def _no_signal(rows: Sequence[RolloutRow], steps: Sequence[Step]) -> Iterable[Pr
         )
 
 
-def _spikes(steps: Sequence[Step]) -> Iterable[Problem]:
+def _spikes(steps: Sequence[Step], drivers: Drivers) -> Iterable[Problem]:
     for name, (label, least) in _SPIKES.items():
         told = [(step, value) for step in steps if (value := finite(step.metrics.get(name))) is not None]
         if len(told) < RECENT_STEPS:
@@ -189,8 +201,18 @@ def _spikes(steps: Sequence[Step]) -> Iterable[Problem]:
         if high:
             step, value = max(high, key=lambda pair: pair[1])
             detail = f"Step {step.index}: {value:.3g}, against a median of {usual:.3g}."
+            rollouts: Sequence[str] = ()
+            if name == "approx_kl" and (shares := drivers(step)[:DRIVERS]):
+                rollouts = [rollout_id for rollout_id, _ in shares]
+                detail += f" {_many(len(shares), 'rollout')} made {sum(share for _, share in shares):.0%} of it."
             yield Problem(
-                kind="spike", severity=1, title=f"Spike of the {label}", detail=detail, count=len(high), step=step.index
+                kind="spike",
+                severity=1,
+                title=f"Spike of the {label}",
+                detail=detail,
+                count=len(high),
+                rollouts=rollouts,
+                step=step.index,
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from lightning_lab.gateway import AdmissionState
 from lightning_lab.notebook.cuts import cuts_of
 from lightning_lab.notebook.detail import rollout_detail
+from lightning_lab.notebook.drivers import Drivers
 from lightning_lab.notebook.feed import RunFeed
 from lightning_lab.records import (
     Break,
@@ -158,6 +160,20 @@ def test_a_row_tells_samples_breaks_and_staleness_once_its_step_is_stored(store:
     store.flush()
     feed.refresh()
     assert (feed.table.rows[0].samples, feed.table.rows[0].advantage) == (2, 0.5)
+
+
+def test_the_rollouts_that_drove_a_step_are_ranked_by_their_share_of_its_kl(store: Store) -> None:
+    ids = ("r-run-0", "r-run-1", "r-run-2")
+    for i, ratio in enumerate((1.0, 2.0, 0.5)):
+        store.put_rollout(rollout(i))
+        numbers = np.array([np.nan, ratio, ratio], np.float32)
+        store.put_token_stats("run", 0, ids[i], 0, {"ratio": numbers, "entropy": numbers})
+    store.flush()
+    step = Step(run_id="run", index=0, version=1, rollout_ids=ids, metrics={}, started_at=1.0, finished_at=2.0)
+    parts = {"r-run-1": 1 - math.log(2), "r-run-2": math.log(2) - 0.5}
+    shares = Drivers(store).of(step)
+    assert [name for name, _ in shares] == ["r-run-1", "r-run-2"]
+    assert dict(shares) == pytest.approx({name: part / sum(parts.values()) for name, part in parts.items()})
 
 
 def test_the_oldest_rollout_tells_what_it_waits_for(store: Store) -> None:

@@ -77,6 +77,19 @@ def test_a_spike_names_its_step() -> None:
     assert (found["kind"], found["step"]) == ("spike", 7)
 
 
+def test_a_spike_of_the_kl_names_the_rollouts_that_made_it() -> None:
+    steps = [step(i, approx_kl=0.9 if i == 7 else 0.002) for i in range(10)]
+    asked: list[int] = []
+
+    def drivers(of: Step) -> list[tuple[str, float]]:
+        asked.append(of.index)
+        return [("r-2", 0.5), ("r-1", 0.25)]
+
+    (found,) = find_problems(HEALTHY, steps, Marks(), drivers=drivers)
+    assert (asked, found["rollouts"]) == ([7], ["r-2", "r-1"])
+    assert found["detail"].endswith("2 rollouts made 75% of it.")
+
+
 def test_many_failures_of_the_agent_weigh_more_than_a_few() -> None:
     few = [*HEALTHY, row(40, outcome="agent_error")]
     many = [*HEALTHY, *[row(40 + i, outcome="agent_error") for i in range(100)]]
