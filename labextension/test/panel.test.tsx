@@ -112,10 +112,10 @@ describe('the Run page', () => {
     await view.after(() => view.button('Resume').click());
     expect(view.node.querySelector('[role="alert"]')?.textContent).toBe('Nothing is paused.');
     await view.after(() => source.model.apply(frame({ runState: 'finished' })));
-    expect(view.button('Stop').getAttribute('aria-disabled')).toBe('true');
-    expect(view.button('Stop').title).toBe('No run is active.');
+    expect(view.button('Stop after step').getAttribute('aria-disabled')).toBe('true');
+    expect(view.button('Stop after step').title).toBe('No run is active.');
     const before = source.acted.length;
-    await view.after(() => view.button('Stop').click());
+    await view.after(() => view.button('Stop after step').click());
     expect(source.acted).toHaveLength(before);
   });
 

@@ -93,7 +93,7 @@ export function Actions(): JSX.Element {
   const buttons: readonly { name: ActionName; label: string; hint: string }[] = [
     { name: 'pause', label: trans.__('Pause'), hint: trans.__('Hold new model calls; nothing is lost') },
     { name: 'resume', label: trans.__('Resume'), hint: trans.__('Let held model calls go on') },
-    { name: 'stop', label: trans.__('Stop'), hint: trans.__('Stop after this step') },
+    { name: 'stop', label: trans.__('Stop after step'), hint: trans.__('End the run when this step is done') },
     {
       name: 'cancel',
       label: confirming ? trans.__('Really cancel?') : trans.__('Cancel'),

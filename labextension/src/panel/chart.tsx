@@ -89,7 +89,13 @@ function options(props: IChartProps, node: HTMLElement, width: number, height: n
       sync: { key: SYNC, setSeries: false }
     },
     scales: {
-      x: { time: false, range: (_u, min, max) => (min === max ? [min - 1, max + 1] : [min, max]) },
+      x: {
+        time: false,
+        range: (u, min, max) => {
+          const steps = u.data[0];
+          return steps.length === 1 ? [steps[0] - 1, steps[0] + 1] : [min, max];
+        }
+      },
       y: {
         range: (_u, min, max) => {
           const [from, to] = [Math.min(low, min ?? 0), Math.max(high, max ?? 1)];
