@@ -78,6 +78,24 @@ describe('the Run page', () => {
     expect(view.text('ll-header')).toMatch(/solver.*torch\/quickstart.*unsandboxed.*Step 3 of 100.*v4/s);
   });
 
+  it.each([
+    ['collecting', 0, 'collecting'],
+    ['staleness_wait', 0, 'staleness wait'],
+    ['closing', 1, 'closing'],
+    ['draining', 1, 'draining'],
+    ['updating', 2, 'updating'],
+    ['publishing', 3, 'publishing']
+  ])('draws the phase %s in its place of the lane', async (name, place, shown) => {
+    const source = new TestSource();
+    source.model.apply(frame({ at: 1000, more: { phase: { name, since: 995, step: 3, version: 4 } } }));
+    const view = await open(source);
+    const lane = [...(view.byTestId('ll-phase')?.children ?? [])];
+    expect(lane.map(item => item.getAttribute('aria-current'))).toEqual(
+      [0, 1, 2, 3].map(at => (at === place ? 'step' : null))
+    );
+    expect(lane[place]?.textContent).toBe(`${shown}5 s`);
+  });
+
   it('says how long the kernel has been silent, and stops saying it', async () => {
     const source = new TestSource();
     source.model.apply(frame());

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from lightning_lab.controller import Controller, Limits, Sandbox
 from lightning_lab.gateway import Gateway
 from lightning_lab.gateway.process import GatewayProcess
 from lightning_lab.notebook.controllers import Controllers
+from lightning_lab.notebook.scratch import scratch_folder
 from lightning_lab.policy.base import Policy
 from lightning_lab.records import Sampling
 from lightning_lab.store import RunFolder, Store
@@ -91,7 +91,7 @@ def start_parts(
             own = Controller(
                 store,
                 gateway,
-                _rollouts_root(stack),
+                stack.enter_context(scratch_folder()),
                 concurrency=agents.concurrency,
                 limits=agents.limits,
                 sandbox=agents.sandbox,
@@ -114,11 +114,3 @@ def lab_folder_of(runs: Path, run_id: str) -> RunFolder:
             f"{runs / run_id} does not say which lab it belongs to: give the id of a trained run."
         )
     return RunFolder.open(runs / str(lab_id))
-
-
-def _rollouts_root(stack: ExitStack) -> Path:
-    """Where rollouts work: not below the notebook's project, whose instructions (``AGENTS.md``, ``CLAUDE.md``) coding
-    agents would find in a parent folder and follow."""
-    root = Path(tempfile.mkdtemp(prefix="lightning-lab-"))
-    stack.callback(shutil.rmtree, root, ignore_errors=True)
-    return root

@@ -34,6 +34,15 @@ def earlier_run(parts: Parts, run_id: str) -> tuple[Run, RunFolder]:
     return run, RunFolder.open(parts.folder.path.parent / run_id)
 
 
+def made_with(folder: RunFolder, hashes: Mapping[str, str]) -> dict[str, str]:
+    """What must be as it was: with a checkpoint not the model's weights, which that brings along.
+
+    The policy may have learned since it was loaded; whether it is the same model at all, its checkpoint checks.
+    """
+    brought = {"model"} if latest_checkpoint(folder.checkpoints) else set()
+    return {name: value for name, value in hashes.items() if name not in brought}
+
+
 def refuse_differences(run_id: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises `ResumeError`, naming each setting, hash or version that is not what the run was made with."""
     differ = [name for name in sorted(now) if name not in MAY_DIFFER and now[name] != before.get(name)]
@@ -48,11 +57,11 @@ def refuse_differences(run_id: str, before: Mapping[str, Any], now: Mapping[str,
 def last_state(parts: Parts, run: Run, folder: RunFolder) -> LoopState:
     """Load the latest checkpoint into the policy; without one, the run starts again from the policy as it is.
 
-    Raises `training.CheckpointError`, `policy.base.PolicyError`, or `ResumeError` when the policy has learned since.
+    Raises `training.CheckpointError`, or `ResumeError` when the policy has learned since.
     """
     checkpoint = latest_checkpoint(folder.checkpoints)
     if checkpoint is not None:
-        return load_checkpoint(cast(Learner, parts.policy), checkpoint)
+        return load_checkpoint(cast(Learner, parts.policy), checkpoint, run_id=run.id)
     if parts.policy.version:
         raise ResumeError(
             f"The run {run.id} has no checkpoint, and this lab's policy has learned since: its weights are no longer "

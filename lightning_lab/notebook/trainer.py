@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +15,10 @@ from ulid import ULID
 from lightning_lab.notebook.lab import Lab
 from lightning_lab.notebook.parts import Parts
 from lightning_lab.notebook.results import checked_grader, checked_harness
-from lightning_lab.notebook.resuming import earlier_run, last_state, refuse_differences
+from lightning_lab.notebook.resuming import earlier_run, last_state, made_with, refuse_differences
 from lightning_lab.notebook.run import RunHandle
 from lightning_lab.notebook.waiting import wait_for
-from lightning_lab.records import Run, Task
+from lightning_lab.records import Run, Sampling, Task
 from lightning_lab.store import RunFolder
 from lightning_lab.training import EvalResult, TrainConfig, TrainingLoop, evaluate
 
@@ -67,15 +69,20 @@ class Trainer:
     def fit(self, steps: int) -> RunHandle:
         """Start training in the background and return at once.
 
-        Raises `LabBusyError` when a run is training, `LabClosedError`, `training.ConfigError`.
+        Raises `LabBusyError` when a run is training, `LabClosedError`, `training.ConfigError`, and `PolicyError` for a
+        policy that only answers.
         """
         parts = self.lab.open_parts()
         config = self.config(steps)
         self.lab.refuse_a_second_run()
         run = Run(id=str(ULID()), kind="fit", state="running", settings=self._described(config), created_at=time.time())
-        own = replace(parts, folder=self._run_folder(parts, run))
-        loop = TrainingLoop(own, run, self.harness, self.tasks, self.grader, config, held_out=self.held_out)
-        self._run = self.lab.start_training(run, loop)
+        folder = self._run_folder(parts, run)
+        with ExitStack() as unused:
+            unused.callback(shutil.rmtree, folder.path, ignore_errors=True)
+            own = replace(parts, folder=folder)
+            loop = TrainingLoop(own, run, self.harness, self.tasks, self.grader, config, held_out=self.held_out)
+            self._run = self.lab.start_training(run, loop)
+            unused.pop_all()
         return self._run
 
     def resume(self, run_id: str, steps: int | None = None) -> RunHandle:
@@ -90,8 +97,9 @@ class Trainer:
         self.lab.refuse_a_second_run()
         run, folder = earlier_run(parts, run_id)
         config = self.config(steps or run.settings["steps"])
-        same = {**run.settings, "hashes": folder.manifest()["hashes"]}
-        refuse_differences(run_id, same, {**self._described(config), "hashes": self._hashes(parts)})
+        before = {**run.settings, "hashes": made_with(folder, folder.manifest()["hashes"])}
+        now = {**self._described(config), "hashes": made_with(folder, self._hashes(parts))}
+        refuse_differences(run_id, before, now)
         state = last_state(parts, run, folder)
         again = replace(run, state="running", reason="", finished_at=None, settings=self._described(config))
         loop = TrainingLoop(
@@ -107,17 +115,20 @@ class Trainer:
         self._run = self.lab.start_training(again, loop)
         return self._run
 
-    async def evaluate(self, tasks: Sequence[Task], n: int = 1, *, temperature: float = 1.0) -> EvalResult:
+    async def evaluate(self, tasks: Sequence[Task], n: int = 1, *, temperature: float | None = None) -> EvalResult:
         """Mean reward and its standard error over ``n`` rollouts of every task; nothing is trained.
 
+        ``temperature``: 0 is greedy; None samples as training does.
         The rollouts belong to the trainer's latest run, if it has one. Interrupting the cell stops the waiting only.
         """
         parts, singles = self.lab.open_parts(), self.lab.singles
-        run = self._run
+        run, sampling = self._run, self.config(steps=1).sampling
+        if temperature is not None:
+            sampling = replace(sampling, temperature=temperature)
 
         def work() -> EvalResult:
             try:
-                return self._evaluate(parts, run.id if run else singles.run_id, tasks, n, temperature)
+                return self._evaluate(parts, run.id if run else singles.run_id, tasks, n, sampling)
             finally:
                 singles.end()
 
@@ -125,11 +136,9 @@ class Trainer:
         self.lab.show_run(run.id if run else singles.run_id)
         return await wait_for(self.lab.in_background(work, "evaluation"))
 
-    def _evaluate(self, parts: Parts, run_id: str, tasks: Sequence[Task], n: int, temperature: float) -> EvalResult:
+    def _evaluate(self, parts: Parts, run_id: str, tasks: Sequence[Task], n: int, sampling: Sampling) -> EvalResult:
         retries = self.config(steps=1).retry_rule()
-        result = evaluate(
-            parts, run_id, self.harness, tasks, self.grader, n=n, temperature=temperature, retries=retries
-        )
+        result = evaluate(parts, run_id, self.harness, tasks, self.grader, n=n, sampling=sampling, retries=retries)
         data = {"step": len(parts.store.steps(run_id)), "value": result.mean, "n": result.n, "stderr": result.stderr}
         parts.store.put_event("evaluation", run_id, data=data)
         return result

@@ -67,27 +67,42 @@ def latest_checkpoint(root: Path) -> Path | None:
     return complete[-1] if complete else None
 
 
-def load_checkpoint(policy: Learner, checkpoint: Path) -> LoopState:
-    """Load the policy and return the loop's place. Raises `CheckpointError`."""
-    state = _read_state(checkpoint)
-    policy.load(checkpoint / POLICY_FOLDER)
+def load_checkpoint(policy: Learner, checkpoint: Path, *, run_id: str) -> LoopState:
+    """Load the policy and return the loop's place. Raises `CheckpointError`, which says how to go on without it."""
+    try:
+        state = _read_state(checkpoint)
+        if state.run_id != run_id:
+            raise ValueError(f"it belongs to the run {state.run_id}")
+        policy.load(checkpoint / POLICY_FOLDER)
+    except Exception as error:
+        why = str(error).rstrip(".")
+        raise CheckpointError(f"{checkpoint} cannot be used: {why}. {_way_out(checkpoint)}") from error
     return state
 
 
 def _read_state(checkpoint: Path) -> LoopState:
+    """Raises OSError, ValueError or TypeError."""
     try:
         fields: dict[str, Any] = json.loads((checkpoint / STATE_FILE).read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint} is not a checkpoint ({error}). Choose another one.") from error
+    except ValueError as error:
+        raise ValueError(f"{STATE_FILE} is damaged ({error})") from error
+    if not isinstance(fields, dict):
+        raise TypeError(f"{STATE_FILE} holds no object")
     if fields.get("schema_version") != SCHEMA_VERSION:
-        raise CheckpointError(
-            f"{checkpoint} has schema version {fields.get('schema_version')}, this package reads {SCHEMA_VERSION}. "
-            "Use the version of the package that wrote it."
+        raise ValueError(
+            f"it has schema version {fields.get('schema_version')}, this Lightning Lab reads {SCHEMA_VERSION}. "
+            "Open it with the version of lightning-lab that wrote it"
         )
-    try:
-        return LoopState(**fields)
-    except TypeError as error:
-        raise CheckpointError(f"{checkpoint} is damaged ({error}). Choose another one.") from error
+    state = LoopState(**fields)
+    if any(type(getattr(state, name)) is not int for name in ("step", "cursor", "version", "seed", "store_seq")):
+        raise TypeError(f"{STATE_FILE} holds what is no number")
+    return state
+
+
+def _way_out(checkpoint: Path) -> str:
+    """What a checkpoint that is of no use costs: the steps since the one before it."""
+    earlier = [path.name for path in _complete(checkpoint.parent) if path.name < checkpoint.name]
+    return f"Move that folder away to go on from {earlier[-1] if earlier else 'the first step'}."
 
 
 def _complete(root: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from enum import Enum
 from queue import SimpleQueue
 
 from ulid import ULID
@@ -24,6 +25,13 @@ _RESUMED = 1 << 16
 """Places of rollouts that are begun again: apart from those that the earlier process began."""
 
 
+class _Word(Enum):
+    """What is told to who waits for rollouts."""
+
+    WAKE = "wake"
+    CANCEL = "cancel"
+
+
 class CollectingCancelled(Exception):  # noqa: N818 - an order that was followed, not an error
     """Somebody cancelled the collection."""
 
@@ -36,8 +44,17 @@ class Group:
     rollouts: tuple[Rollout, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A rollout is terminal."""
+
+    group_id: str
+    group: Group | None
+    """Its group, when it was the last one of that."""
+
+
 class Collector:
-    """`submit` groups and get each back when it is whole. `cancel` may come from any thread."""
+    """`submit` groups and get each back when it is whole. `cancel` and `wake` may come from any thread."""
 
     def __init__(
         self,
@@ -61,7 +78,7 @@ class Collector:
         self._left: dict[str, int] = {}
         self._group_of: dict[Future[Rollout], str] = {}
         self._rollout_ids: dict[Future[Rollout], str] = {}
-        self._done: SimpleQueue[Future[Rollout] | None] = SimpleQueue()
+        self._done: SimpleQueue[Future[Rollout] | _Word] = SimpleQueue()
 
     def submit(self, group_id: str, task: Task, n: int) -> None:
         """Queue n rollouts of one task."""
@@ -91,25 +108,33 @@ class Collector:
     def completed(self) -> Iterator[Group]:
         """Groups, each as soon as its last rollout is terminal, until none is left. Raises `CollectingCancelled`."""
         while self._left:
-            yield self.next()
+            ended = self.next()
+            if ended is not None and ended.group is not None:
+                yield ended.group
 
-    def next(self) -> Group:
-        """Wait for the next group whose last rollout is terminal. Raises `CollectingCancelled`."""
-        while True:
-            future = self._done.get()
-            if future is None:
-                raise CollectingCancelled
-            future.result()  # a controller that cannot go on ends the collection
-            self._rollout_ids.pop(future, None)
-            group_id = self._group_of.pop(future)
-            self._left[group_id] -= 1
-            if self._left[group_id] == 0:
-                del self._left[group_id]
-                return Group(group_id, tuple(other.result() for other in self._groups.pop(group_id)))
+    def next(self) -> Ended | None:
+        """Wait for the next rollout to end; None when somebody called `wake`. Raises `CollectingCancelled`."""
+        future = self._done.get()
+        if future is _Word.WAKE:
+            return None
+        if isinstance(future, _Word):
+            raise CollectingCancelled
+        future.result()  # a controller that cannot go on ends the collection
+        self._rollout_ids.pop(future, None)
+        group_id = self._group_of.pop(future)
+        self._left[group_id] -= 1
+        if self._left[group_id]:
+            return Ended(group_id, None)
+        del self._left[group_id]
+        return Ended(group_id, Group(group_id, tuple(other.result() for other in self._groups.pop(group_id))))
+
+    def wake(self) -> None:
+        """Have `next` return, now or when it is called."""
+        self._done.put(_Word.WAKE)
 
     def cancel(self) -> None:
         """End `next` and `completed`, whose caller then abandons what is left."""
-        self._done.put(None)
+        self._done.put(_Word.CANCEL)
 
     def abandon(self) -> None:
         """Cancel every rollout that is not terminal, and give them a moment to end."""

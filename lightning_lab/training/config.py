@@ -36,7 +36,8 @@ class TrainConfig:
     """``sync``: each step samples its groups from one version and updates when all are complete. ``collocated``: groups
     go on across updates; an update starts as soon as ``groups`` of them are complete (`training.window`)."""
     async_groups: int | None = None
-    """Groups that stay in flight in the ``collocated`` schedule: B_async; None: twice ``groups``."""
+    """Groups whose rollouts are in flight in the ``collocated`` schedule: B_async; None: twice ``groups``. Where one
+    waits for its last rollouts only, the places of the others are another group's."""
     max_staleness: int | None = None
     """Most publishes between sampling a token and training on it: an update that would make an unfinished group older
     waits for that group. None: no bound. The ``sync`` schedule has none to bound."""
@@ -155,7 +156,7 @@ class TrainConfig:
     def window(self) -> Window:
         """A new, empty one for these settings."""
         in_flight = self.async_groups or 2 * self.groups
-        return Window(self.schedule, train=self.groups, in_flight=in_flight, max_staleness=self.max_staleness)
+        return Window(self.schedule, train=self.groups, in_flight=in_flight, n=self.n, max_staleness=self.max_staleness)
 
     def retry_rule(self) -> Retries:
         """What the controller is told of ``retries``."""

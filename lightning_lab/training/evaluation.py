@@ -95,11 +95,12 @@ def evaluate(
     grader: Grader,
     *,
     n: int = 1,
-    temperature: float = 1.0,
+    sampling: Sampling | None = None,
     retries: Retries = NEVER,
     on_collector: Callable[[Collector], None] | None = None,
 ) -> EvalResult:
-    """Run n rollouts of every task in mode ``eval`` and wait for them. Blocking.
+    """Run n rollouts of every task in mode ``eval`` and wait for them; ``sampling`` with temperature 0 is greedy.
+    Blocking.
 
     ``on_collector`` gets the collection before it starts, so that another thread can cancel it.
     Raises ValueError without tasks, `CollectingCancelled` when cancelled.
@@ -107,8 +108,9 @@ def evaluate(
     if not len(tasks) or n < 1:
         raise ValueError(f"Nothing to evaluate: {len(tasks)} tasks, {n} rollouts each. Pass at least one of both.")
     version = parts.policy.version
-    sampling = Sampling(temperature=temperature)
-    collector = Collector(parts.controller, run_id, harness, grader, mode="eval", sampling=sampling, retries=retries)
+    collector = Collector(
+        parts.controller, run_id, harness, grader, mode="eval", sampling=sampling or Sampling(), retries=retries
+    )
     if on_collector is not None:
         on_collector(collector)
     try:

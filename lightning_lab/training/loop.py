@@ -6,11 +6,13 @@ event in the store.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import cast
 
@@ -78,6 +80,11 @@ class TrainingLoop:
         self._cancelled = False
         self._lock = threading.Lock()
         self._window = config.window()
+        self._taken = self._step
+        """Steps whose groups were taken out of the window."""
+        self._fresh_version = 0
+        """No token of a group that begins now is older."""
+        self._meanwhile = ThreadPoolExecutor(1, thread_name_prefix="lightning-lab-meanwhile")
         self._complete: dict[str, tuple[Group, dict[str, SampleSet]]] = {}
         """Groups that no update has consumed yet, by id."""
         self._collectors: list[Collector] = []
@@ -127,6 +134,7 @@ class TrainingLoop:
                     self._save()
         finally:
             collector.abandon()
+            self._meanwhile.shutdown()
         if self._step < config.steps:
             return "stopped", f"Stopped on request after {self._step} of {config.steps} steps."
         return "finished", ""
@@ -156,38 +164,65 @@ class TrainingLoop:
             "seconds_collect": collected_at - started_at,
         }
         skipped = batch.skipped or self._unusable(batch)
+        going_on: Future[None] | None = None
         if not skipped:
-            learned = self._update(batch)
+            with self._groups_go_on(collector) as going_on:
+                learned = self._update(batch)
             skipped = "non_finite_gradient" if learned.pop("skipped", 0.0) else ""
             metrics = {**learned, **metrics}
         self._store_seq = self._records.step(self._step, batch, metrics, skipped, started_at)
+        if going_on is not None:
+            going_on.result()  # what went wrong beside the update ends the run after the step is stored
 
     def _collect(self, collector: Collector) -> tuple[list[Group], dict[str, SampleSet]]:
         """The groups of one update, whole, oldest first, whatever the order in which they completed."""
-        version = self._parts.policy.version
+        version = self._fresh_version = self._parts.policy.version
         waits = False
         self._submit_groups(collector)
         while not self._window.enough or (late := self._window.too_old_to_leave(version)):
             if self._window.enough and not waits:
                 self._phase(Phase.STALENESS_WAIT, groups=late)
                 waits = True
-            self._receive(collector.next())
-            self._submit_groups(collector)
+            self._receive(collector)
         taken = [self._complete.pop(group_id) for group_id in self._window.take(version)]
+        self._taken += 1
         groups = [group for group, _ in taken]
         return groups, {rollout_id: made for _, sets in taken for rollout_id, made in sets.items()}
 
     def _submit_groups(self, collector: Collector) -> None:
-        for _ in range(self._window.room(self._config.steps - self._step)):
+        for _ in range(self._window.room(self._config.steps - self._taken)):
             group_id = group_name(self._run.id, self._cursor)
             task = self._tasks[task_at(self._cursor, len(self._tasks), self._config.seed)]
-            self._window.submitted(group_id, self._parts.policy.version)
+            self._window.submitted(group_id, self._fresh_version)
             collector.submit(group_id, task, self._config.n)
             self._cursor += 1
 
-    def _receive(self, group: Group) -> None:
-        self._complete[group.id] = (group, self._samples_of(group))
-        self._window.completed(group.id)
+    def _receive(self, collector: Collector) -> None:
+        """Wait for a rollout to end; its place is taken by another one."""
+        ended = collector.next()
+        if ended is None:
+            return
+        self._window.ended(ended.group_id)
+        self._submit_groups(collector)  # first: agents start while samples are made
+        if ended.group is not None:
+            self._complete[ended.group_id] = (ended.group, self._samples_of(ended.group))
+
+    @contextlib.contextmanager
+    def _groups_go_on(self, collector: Collector) -> Iterator[Future[None]]:
+        """Beside an update: rollouts that end make room for others, whose processes start while calls are held."""
+        over = threading.Event()
+
+        def receive() -> None:
+            while len(self._window) and not over.is_set():
+                self._receive(collector)
+
+        going_on = self._meanwhile.submit(receive)
+        try:
+            yield going_on
+        finally:
+            over.set()
+            collector.wake()
+            wait([going_on])
 
     def _samples_of(self, group: Group) -> dict[str, SampleSet]:
         """Done while other groups still run. Raises `TrainingStopped` by the rules in `failures`."""
@@ -225,10 +260,10 @@ class TrainingLoop:
         try:
             self._phase(Phase.DRAINING)
             report = self._parts.gateway.pause(deadline_s=self._config.drain_s, mode=self._config.pause)
+            version = self._version = self._fresh_version = max(self._version, self._parts.policy.version) + 1
             self._phase(Phase.UPDATING)
             result = combined([self._learn(micro_batches) for micro_batches in batch.updates])
             self._phase(Phase.PUBLISHING)
-            version = self._version = max(self._version, self._parts.policy.version) + 1
             published = self.learner.publish(version)
         finally:
             self._parts.gateway.resume()
@@ -256,7 +291,7 @@ class TrainingLoop:
             self._held_out,
             self._grader,
             n=self._config.eval_n,
-            temperature=self._config.sampling.temperature,
+            sampling=self._config.sampling,
             retries=self._config.retry_rule(),
             on_collector=self._watch,
         )

@@ -3,6 +3,7 @@
 Invariants, whatever the order in which groups complete:
 
 * a group is consumed whole, once, and never given up;
+* no more rollouts run at a time than ``in_flight`` groups have, and no fewer while a whole group more would fit;
 * the oldest groups are consumed first;
 * no group is consumed when a token of it may be older than ``max_staleness`` publishes;
 * after the last step nothing is left under way.
@@ -30,14 +31,18 @@ class Window:
     """Groups that were submitted and not yet consumed, oldest first.
 
     ``sync``: ``train`` groups per step, all of one version; the next ones start after the update.
-    ``collocated``: ``in_flight`` groups are unfinished at any time, and an update starts when ``train`` are complete;
-    the unfinished ones go on across it.
+    ``collocated``: as many rollouts as ``in_flight`` groups of ``n`` have are under way at any time, and an update
+    starts when ``train`` groups are complete; the unfinished ones go on across it. Counted are rollouts: a group of
+    which one straggler is left holds one place, not ``n``.
     """
 
-    def __init__(self, schedule: Schedule, *, train: int, in_flight: int, max_staleness: int | None) -> None:
+    def __init__(self, schedule: Schedule, *, train: int, in_flight: int, n: int, max_staleness: int | None) -> None:
         self._schedule = schedule
         self._train = train
-        self._in_flight = in_flight
+        self._places = in_flight * n
+        self._n = n
+        self._left: dict[str, int] = {}
+        """Rollouts of unfinished groups that are under way."""
         self._max_staleness = max_staleness
         self._unfinished: dict[str, Place] = {}
         self._complete: dict[str, Place] = {}
@@ -47,16 +52,21 @@ class Window:
 
     def room(self, steps_left: int) -> int:
         """How many groups to submit now, so that the last of ``steps_left`` steps leaves nothing over."""
-        wanted = self._train - len(self) if self._schedule == "sync" else self._in_flight - len(self._unfinished)
+        free = (self._places - sum(self._left.values())) // self._n
+        wanted = self._train - len(self) if self._schedule == "sync" else free
         return max(0, min(wanted, steps_left * self._train - len(self)))
 
     def submitted(self, group_id: str, version: int) -> None:
         """A group is under way. Ids sort in the order in which groups were submitted."""
         self._unfinished[group_id] = Place(group_id, version)
+        self._left[group_id] = self._n
 
-    def completed(self, group_id: str) -> None:
-        """The last rollout of a group is terminal."""
-        self._complete[group_id] = self._unfinished.pop(group_id)
+    def ended(self, group_id: str) -> None:
+        """One more rollout of a group is terminal."""
+        self._left[group_id] -= 1
+        if not self._left[group_id]:
+            del self._left[group_id]
+            self._complete[group_id] = self._unfinished.pop(group_id)
 
     @property
     def enough(self) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,14 +24,20 @@ from notebook_standin import StandInPolicy, asker, says_yes, tasks
 import lightning_lab as ll
 from lightning_lab.notebook import Lab, ResumeError
 from lightning_lab.notebook.parts import lab_folder_of
+from lightning_lab.policy.base import PolicyError
+from lightning_lab.records import AgentResult, Sampling
 from lightning_lab.store import Store, StoreError
+from lightning_lab.training import CheckpointError
 
 SCRIPT = Path(__file__).with_name("notebook_chaos.py")
 STEPS, N, GROUPS = 8, 3, 2
 
 
 def start_kernel(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, str(SCRIPT), str(folder)], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(folder)], stdout=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def first_line(kernel: subprocess.Popen[str]) -> str:
@@ -83,6 +93,12 @@ def check_nothing_lost_or_repeated(folder: Path) -> None:
         path = store.path
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert processes_of(folder) == []
+    assert leftovers(folder) == [], "each lab removes what a killed one left, and its own"
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Folders in which rollouts work."""
+    return [*folder.glob("lightning-lab-*")]
 
 
 def test_a_kernel_killed_at_random_moments_loses_and_repeats_nothing(tmp_path: Path) -> None:
@@ -97,7 +113,10 @@ def test_twenty_kills(tmp_path: Path) -> None:
     check_nothing_lost_or_repeated(tmp_path)
 
 
-def test_a_run_that_another_kernel_holds_is_not_taken_from_it(tmp_path: Path) -> None:
+async def test_a_run_that_another_kernel_holds_is_not_taken_from_it(
+    tmp_path: Path, open_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kernel = start_kernel(tmp_path)
     try:
         assert first_line(kernel) == "training"
@@ -105,9 +124,15 @@ def test_a_run_that_another_kernel_holds_is_not_taken_from_it(tmp_path: Path) ->
         with pytest.raises(StoreError, match=f"pid {kernel.pid}"):
             Lab(StandInPolicy(), runs=tmp_path / "runs", resume=run_id)
         assert kernel.poll() is None
+        held = leftovers(tmp_path)
+        assert len(held) == 1, "the folder of a lab that lives is left alone"
     finally:
         kernel.kill()
         kernel.wait()
+    wait_until(lambda: not processes_of(tmp_path), "processes to end")
+    assert leftovers(tmp_path) == held
+    lab = open_lab(resume=run_id)
+    assert lab.store.run(run_id).state == "running" and held[0] not in leftovers(tmp_path)
 
 
 async def test_a_stopped_run_goes_on_in_the_same_lab(open_lab: Callable[..., Lab]) -> None:
@@ -147,3 +172,82 @@ async def test_without_a_checkpoint_a_policy_that_has_learned_is_refused(open_la
     assert lab.status.version > 0
     with pytest.raises(ResumeError, match="no checkpoint"):
         trainer.resume(run.id, steps=5)
+
+
+@ll.harness
+def dice(task: object) -> str:
+    """A model call whose answer is not looked at."""
+    ask(task)
+    return str(random.SystemRandom().random())
+
+
+@ll.grader
+def number(task: object, result: AgentResult) -> float:
+    return float(result.output)
+
+
+ask = asker.function
+
+
+def cut_in_half(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def rewritten(**changes: object) -> Callable[[Path], None]:
+    return lambda file: file.write_text(json.dumps({**json.loads(file.read_text()), **changes})) and None
+
+
+BAD = [
+    ("loop.json", cut_in_half, "loop.json is damaged"),
+    ("loop.json", rewritten(schema_version=99), "schema version 99"),
+    ("loop.json", rewritten(run_id="01OTHER"), "belongs to the run 01OTHER"),
+    ("policy/model.safetensors", cut_in_half, "is damaged"),
+    ("policy/optimizer.safetensors", cut_in_half, "is damaged"),
+    ("policy/policy.json", rewritten(architecture="0"), "belongs to another model"),
+    ("policy/policy.json", rewritten(format=99), "has format 99"),
+]
+
+
+@pytest.mark.timeout(300)
+async def test_a_checkpoint_that_is_of_no_use_is_named_and_nothing_is_lost(open_lab: Callable[..., Lab]) -> None:
+    lab = open_lab(ll.Policy.torch("quickstart"))
+    trainer = ll.Trainer(lab, dice, tasks(), number, n=2, groups=1, checkpoint_every=1, sampling=Sampling(max_tokens=2))
+    run = trainer.fit(steps=2)
+    await run
+    latest = lab.path.parent / run.id / "checkpoints" / "step-00000002"
+    whole = latest.with_name("whole")
+    shutil.copytree(latest, whole)
+    before = lab.store.run(run.id), lab.store.steps(run.id)
+    for name, spoil, words in BAD:
+        spoil(latest / name)
+        with pytest.raises(CheckpointError, match=f"(?s)step-00000002 cannot be used.*{words}.*from step-00000001"):
+            trainer.resume(run.id, steps=3)
+        assert (lab.store.run(run.id), lab.store.steps(run.id)) == before and lab.active_run is None
+        shutil.rmtree(latest)
+        shutil.copytree(whole, latest)
+    shutil.rmtree(latest)
+    shutil.rmtree(whole)
+    await trainer.resume(run.id, steps=3)
+    assert [step.index for step in lab.store.steps(run.id)] == [0, 1, 2] and lab.status.version == 4
+
+
+async def test_a_run_of_a_newer_version_is_left_alone(open_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    lab = open_lab()
+    run = ll.Trainer(lab, asker, tasks(), says_yes, n=2, groups=1).fit(steps=1)
+    await run
+    lab.close()
+    manifest = tmp_path / "runs" / run.id / "manifest.json"
+    rewritten(schema_version=99)(manifest)
+    with pytest.raises(StoreError, match="schema version 99, this Lightning Lab reads"):
+        open_lab(resume=run.id)
+    assert json.loads(manifest.read_text())["schema_version"] == 99
+
+
+async def test_a_policy_that_only_answers_leaves_no_run_behind(open_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    policy = StandInPolicy()
+    policy.can_learn = False
+    lab = open_lab(policy)
+    with pytest.raises(PolicyError, match="only answers"):
+        ll.Trainer(lab, asker, tasks(), says_yes).fit(steps=1)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [lab.id]
+    assert lab.store.runs() == [] and lab.active_run is None

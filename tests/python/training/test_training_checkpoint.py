@@ -20,7 +20,7 @@ def test_a_run_goes_on_from_its_checkpoint(lab: FakeLab, make_loop: Callable[...
     latest = latest_checkpoint(root)
     assert latest is not None
     other = Bandit()
-    state = load_checkpoint(other, latest)
+    state = load_checkpoint(other, latest, run_id="run")
     assert torch.equal(other.logits, lab.policy.logits)
     assert (state.step, state.cursor, state.version, state.run_id) == (5, 10, lab.policy.version, "run")
     assert state.store_seq == next(
@@ -45,19 +45,34 @@ def test_a_save_that_fails_leaves_the_last_one(
     final = make_loop(steps=1, checkpoint_every=1).run()
     assert final.state == "failed" and "No space left on device" in final.reason and "Free space" in final.reason
     latest = latest_checkpoint(lab.folder.checkpoints)
-    assert latest is not None and load_checkpoint(Bandit(), latest).step == 1
+    assert latest is not None and load_checkpoint(Bandit(), latest, run_id="run").step == 1
 
 
-def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+GOOD = {"step": 3, "cursor": 6, "version": 3, "seed": 0, "store_seq": 9, "run_id": "run", "schema_version": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file"),
+        ('{"step": 1', "delimiter"),
+        ("[]", "holds no object"),
+        (json.dumps({**GOOD, "schema_version": 99}), "schema version 99, this Lightning Lab reads 1"),
+        (json.dumps({"schema_version": 1, "step": 3}), "missing"),
+        (json.dumps({**GOOD, "cursor": "6"}), "no number"),
+        (json.dumps({**GOOD, "run_id": "other"}), "belongs to the run other"),
+        (json.dumps(GOOD), "logits.json"),
+    ],
+)
+def test_a_checkpoint_that_is_of_no_use_says_why_and_how_to_go_on(tmp_path: Path, text: str | None, words: str) -> None:
     assert latest_checkpoint(tmp_path / "none") is None
-    with pytest.raises(CheckpointError, match="is not a checkpoint"):
-        load_checkpoint(Bandit(), tmp_path)
-    (tmp_path / "loop.json").write_text('{"step": 1')
-    with pytest.raises(CheckpointError, match="is not a checkpoint"):
-        load_checkpoint(Bandit(), tmp_path)
-    (tmp_path / "loop.json").write_text(json.dumps({"schema_version": 99}))
-    with pytest.raises(CheckpointError, match="schema version 99"):
-        load_checkpoint(Bandit(), tmp_path)
-    (tmp_path / "loop.json").write_text(json.dumps({"schema_version": 1, "step": 3}))
-    with pytest.raises(CheckpointError, match="damaged"):
-        load_checkpoint(Bandit(), tmp_path)
+    bad = tmp_path / "step-00000003"
+    (bad / "policy").mkdir(parents=True)
+    if text is not None:
+        (bad / "loop.json").write_text(text)
+    with pytest.raises(CheckpointError, match=f"(?s)step-00000003 cannot be used.*{words}.*from the first step"):
+        load_checkpoint(Bandit(), bad, run_id="run")
+    (tmp_path / "step-00000002").mkdir()
+    (tmp_path / "step-00000002" / "loop.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="Move that folder away to go on from step-00000002"):
+        load_checkpoint(Bandit(), bad, run_id="run")

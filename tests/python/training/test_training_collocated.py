@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 from training_fakes import FakeLab
 
-from lightning_lab.records import Rollout
+from lightning_lab.policy.base import UpdateResult
+from lightning_lab.records import Outcome, Rollout, RolloutState
 from lightning_lab.training import TrainingLoop
 
 MakeLoop = Callable[..., TrainingLoop]
@@ -96,6 +98,49 @@ def test_sync_carries_nothing_over(lab: FakeLab, make_loop: MakeLoop) -> None:
 def test_the_gateway_is_told_how_to_pause(lab: FakeLab, make_loop: MakeLoop) -> None:
     make_loop(schedule="collocated", pause="interrupt", steps=3).run()
     assert set(lab.gateway.modes) == {"interrupt"}
+
+
+def test_rollouts_that_end_beside_an_update_make_room_for_others(
+    lab: FakeLab, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn, updating = lab.policy.update, threading.Event()
+    begun: list[tuple[int, int]] = []
+
+    def ending(rollout: Rollout) -> Mapping[str, Any] | None:
+        if rollout.group_id < group(2):
+            return None
+        updating.wait(20)  # these never call the model, so that they can end while calls are held
+        return {"state": RolloutState.FAILED, "outcome": Outcome.AGENT_ERROR, "reward": 0.0}
+
+    def update(*arguments: Any, **options: Any) -> UpdateResult:
+        before, deadline = len(lab.controller.submitted), time.monotonic() + 20
+        updating.set()
+        while not begun and len(lab.controller.submitted) == before and time.monotonic() < deadline:
+            time.sleep(0.002)
+        begun.append((before, len(lab.controller.submitted)))
+        return learn(*arguments, **options)
+
+    lab.controller.ending = ending
+    monkeypatch.setattr(lab.policy, "update", update)
+    final = make_loop(schedule="collocated", steps=4, singleton="reward").run()
+    assert final.state == "finished" and begun[0][1] > begun[0][0]
+    assert sorted(name for step in consumed(lab) for name in step) == [group(n) for n in range(8)]
+
+
+def test_what_goes_wrong_beside_an_update_ends_the_run_after_the_step(
+    lab: FakeLab, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = lab.policy.update
+
+    def update(*arguments: Any, **options: Any) -> UpdateResult:
+        loop.cancel()
+        return learn(*arguments, **options)
+
+    monkeypatch.setattr(lab.policy, "update", update)
+    loop = make_loop(schedule="collocated", steps=4, seed=1)
+    assert loop.run().state == "stopped"
+    assert [step.version for step in lab.store.steps("run")] == [1]
+    assert [event.data["version"] for event in lab.store.events(run_id="run", kind="policy")] == [1]
 
 
 def test_stopping_cancels_what_is_under_way(lab: FakeLab, make_loop: MakeLoop) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from training_fakes import FakeLab, agent, make_tasks, right_token
 
-from lightning_lab.records import Outcome, Rollout, RolloutState
+from lightning_lab.records import Outcome, Rollout, RolloutState, Sampling
 from lightning_lab.training import EvalResult, evaluate
 
 
@@ -26,7 +26,7 @@ def by_task(rollout: Rollout) -> Mapping[str, Any]:
 
 def test_infrastructure_is_excluded_and_counted(lab: FakeLab) -> None:
     lab.controller.ending = by_task
-    result = evaluate(lab, "run", agent, make_tasks(5), right_token, n=2, temperature=0.5)
+    result = evaluate(lab, "run", agent, make_tasks(5), right_token, n=2, sampling=Sampling(temperature=0.5))
     assert (result.n, result.infrastructure, result.no_reward) == (6, 2, 2)
     assert result.mean == pytest.approx(2 / 3)
     assert result.stderr == pytest.approx(math.sqrt(6 * (2 / 9) / 5 / 6))
@@ -34,6 +34,17 @@ def test_infrastructure_is_excluded_and_counted(lab: FakeLab) -> None:
     assert {rollout.mode for rollout in lab.store.rollouts("run")} == {"eval"}
     assert {sampling.temperature for sampling in lab.controller.samplings if sampling} == {0.5}
     assert "Rollout(" not in repr(result)
+
+
+def test_every_rollout_of_every_task_counts_however_few_run_at_a_time(lab: FakeLab) -> None:
+    lab.controller.ending = lambda r: {
+        "state": RolloutState.SUCCEEDED, "outcome": Outcome.COMPLETED, "reward": float(r.task.id[1:])
+    }  # fmt: skip
+    result = evaluate(lab, "run", agent, make_tasks(37), right_token, n=3, sampling=Sampling(temperature=0.0))
+    assert (result.n, result.mean) == (111, 18.0) and len(result.rollouts) == 111
+    assert {sampling.temperature for sampling in lab.controller.samplings if sampling} == {0.0}
+    assert (result.harness.name, result.harness.version) == ("agent", agent.version) and agent.version
+    assert result.version == lab.policy.version == 0
 
 
 def test_without_valid_rewards_there_is_no_mean(lab: FakeLab) -> None:

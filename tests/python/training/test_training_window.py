@@ -15,31 +15,33 @@ from lightning_lab.training.window import Window
     schedule=st.sampled_from(["sync", "collocated"]),
     train=st.integers(1, 4),
     in_flight=st.integers(1, 9),
+    n=st.integers(1, 4),
     max_staleness=st.none() | st.integers(1, 3),
     steps=st.integers(1, 8),
     data=st.data(),
 )
-def test_every_group_is_consumed_once_and_in_time(schedule, train, in_flight, max_staleness, steps, data) -> None:
-    window = Window(schedule, train=train, in_flight=in_flight, max_staleness=max_staleness)
+def test_every_group_is_consumed_once_and_in_time(schedule, train, in_flight, n, max_staleness, steps, data) -> None:
+    window = Window(schedule, train=train, in_flight=in_flight, n=n, max_staleness=max_staleness)
     born: dict[str, int] = {}
-    unfinished: list[str] = []
+    running: list[str] = []
     consumed: list[str] = []
 
     def submit() -> None:
         for _ in range(window.room(steps - version)):
             group = f"g-{len(born):04d}"
             born[group] = version
-            unfinished.append(group)
+            running.extend([group] * n)
             window.submitted(group, version)
 
     for version in range(steps):
         submit()
         while not window.enough or window.too_old_to_leave(version):
-            assert unfinished, "waits for nothing"
-            group = unfinished.pop(data.draw(st.integers(0, len(unfinished) - 1)))
-            window.completed(group)
+            assert running, "waits for nothing"
+            window.ended(running.pop(data.draw(st.integers(0, len(running) - 1))))
             submit()
-            assert len(unfinished) <= (train if schedule == "sync" else max(in_flight, train))
+            assert len(running) <= n * (train if schedule == "sync" else in_flight)
+            left = (steps - version) * train - len(window)
+            assert schedule == "sync" or len(running) + n > n * in_flight or left <= 0, "a group more would fit"
         taken = window.take(version)
         assert len(taken) >= train and taken == sorted(taken)
         assert all(version - born[group] <= (max_staleness or steps) for group in taken)
@@ -50,17 +52,28 @@ def test_every_group_is_consumed_once_and_in_time(schedule, train, in_flight, ma
 
 
 def test_a_slow_group_is_waited_for_when_it_would_become_too_old() -> None:
-    window = Window("collocated", train=1, in_flight=2, max_staleness=1)
+    window = Window("collocated", train=1, in_flight=2, n=1, max_staleness=1)
     for group in ("g-0", "g-1"):
         window.submitted(group, 0)
-    window.completed("g-1")
+    window.ended("g-1")
     assert window.enough and window.too_old_to_leave(0) == []
     assert window.take(0) == ["g-1"]
     window.submitted("g-2", 1)
-    window.completed("g-2")
+    window.ended("g-2")
     assert window.enough and window.too_old_to_leave(1) == ["g-0"]
-    window.completed("g-0")
+    window.ended("g-0")
     assert window.too_old_to_leave(1) == [] and window.take(1) == ["g-0"]
+
+
+def test_a_group_that_waits_for_a_straggler_holds_one_place() -> None:
+    window = Window("collocated", train=1, in_flight=2, n=4, max_staleness=None)
+    for group in ("g-0", "g-1"):
+        window.submitted(group, 0)
+    for group in ("g-0", "g-0", "g-1"):
+        window.ended(group)
+        assert window.room(9) == 0
+    window.ended("g-1")
+    assert window.room(9) == 1 and not window.enough
 
 
 def test_settings_of_the_schedule_are_checked() -> None:
