@@ -64,7 +64,12 @@ class Workdir:
         (self.work / "task.json").write_text(json.dumps(content, default=str, ensure_ascii=False), encoding="utf-8")
 
     def copy_for_grader(self) -> None:
-        """Copy what the agent left; links stay links, sockets and pipes are left out. Raises `OSError`."""
+        """Copy what the agent left; links stay links, sockets and pipes are left out. Raises `OSError`.
+
+        What the agent put in the place of the copy goes first: it neither passes for one nor keeps the grader away.
+        """
+        for place in (self.grading, self.copy):
+            _remove(place)
         self.grading.mkdir()
         try:
             _copy(self.work, self.copy)
@@ -73,11 +78,20 @@ class Workdir:
 
     def remove(self) -> None:
         """Delete everything, also folders that the agent locked or nested without end."""
-        try:
-            shutil.rmtree(self.root)
-        except (OSError, RecursionError):
-            for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
-                subprocess.run([*command, "--", str(self.root)], check=False, capture_output=True)
+        _remove(self.root)
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+        return
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except (OSError, RecursionError):
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            subprocess.run([*command, "--", str(path)], check=False, capture_output=True)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -123,6 +123,49 @@ def test_the_agent_is_gone_before_the_grader_runs(bench):
     assert bench.run(bench.harness(agent), bench.grader(grade)).reward == 1.0
 
 
+FORGER = "while True: open('answer', 'w').write('forged' * 1000)"
+
+
+def test_a_process_left_behind_cannot_change_what_is_graded(bench):
+    def agent(task):
+        import subprocess
+        import sys
+
+        Path("answer").write_text("mine")
+        subprocess.Popen([sys.executable, "-c", FORGER], start_new_session=True)
+        while Path("answer").read_text() in ("mine", ""):
+            time.sleep(0.001)
+        return str(Path.cwd())
+
+    def grade(task, result):
+        answers = [Path(result.workdir) / "answer", Path(result.output) / "answer"]
+        before = [(answer.read_text(), answer.stat().st_mtime_ns) for answer in answers]
+        time.sleep(0.3)
+        after = [(answer.read_text(), answer.stat().st_mtime_ns) for answer in answers]
+        return before == after and answers[0].resolve() != answers[1].resolve()
+
+    assert bench.run(bench.harness(agent), bench.grader(grade)).reward == 1.0
+
+
+@pytest.mark.parametrize("planted", ["folder", "link"])
+def test_what_an_agent_puts_in_the_copys_place_is_not_graded(bench, planted):
+    def agent(task):
+        Path("answer").write_text("mine")
+        Path("../forged").mkdir()
+        Path("../forged/answer").write_text("forged")
+        for place in ("../copy", "../grading"):
+            if planted == "link":
+                Path(place).symlink_to("forged")
+            else:
+                Path("../forged").rename(place) if place == "../copy" else Path(place).mkdir()
+
+    def grade(task, result):
+        return (Path(result.workdir) / "answer").read_text() == "mine" and not [*Path().iterdir()]
+
+    rollout = bench.run(bench.harness(agent), bench.grader(grade))
+    assert (rollout.outcome, rollout.reward) == (Outcome.COMPLETED, 1.0)
+
+
 def test_without_a_grader_there_is_no_reward_and_no_error(bench):
     harness = bench.harness(lambda task: "x")
     rollout = bench.controller.submit(bench.rollout(harness), harness, None).result(30)
