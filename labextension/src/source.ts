@@ -1,5 +1,6 @@
 /** Sources that need no kernel. */
 
+import { JSONExt, JSONObject } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { RunModel } from './model';
@@ -52,8 +53,19 @@ export class SavedSource implements IRunSource {
     );
   }
 
-  async ask(): Promise<IAnswer> {
-    throw new Error('This output does not store single tokens. Open the run (ll.load), or the panel while it is live.');
+  async ask(method: string, params: JSONObject): Promise<IAnswer> {
+    const wanted = { ...params };
+    const kept = this._saved.answers.find(
+      answer => answer.method === method && JSONExt.deepEqual(answer.params as JSONObject, wanted)
+    );
+    if (kept) {
+      return kept;
+    }
+    throw new Error(
+      params.from
+        ? 'This output stores the beginning of this sample. Open the run (ll.load) to read the rest.'
+        : 'This is not stored in this output. Open the run (ll.load), or the panel while it is live.'
+    );
   }
 
   async act(name: ActionName): Promise<void> {

@@ -34,11 +34,12 @@ def run_html(snapshot: Snapshot, rows: Sequence[RolloutRow], note: str = "") -> 
     return "\n".join(parts)
 
 
-def rollout_html(detail: Mapping[str, Any]) -> str:
-    """The Rollout page as a transcript: task, messages, output, the grader's verdict last."""
+def rollout_html(detail: Mapping[str, Any], picture: str = "") -> str:
+    """The Rollout page as a transcript: task, ``picture`` (HTML), messages, output, the grader's verdict last."""
     rollout = detail["rollout"]
     head = ("rollout", "state", "outcome", "reward", "advantage", "weight", "step")
     parts = [_table(head, [[_cell(rollout["id" if name == "rollout" else name]) for name in head]])]
+    parts += [picture] if picture else []
     for call in detail["calls"]:
         parts.extend(_message(message) for message in call["messages"])
         parts.append(_message(call["reply"], f"{call['sampled_tokens']} tokens, {call['finish_reason']}"))

@@ -12,6 +12,9 @@ from lightning_lab.notebook.html import verdict_line
 from lightning_lab.notebook.merging import samples_of
 from lightning_lab.notebook.plain import json_value
 from lightning_lab.notebook.redacted import redacted
+from lightning_lab.notebook.saved_answers import saved_answers
+from lightning_lab.notebook.strip_picture import strip_tag
+from lightning_lab.notebook.token_text import decoded_by
 from lightning_lab.notebook.views import MimeBundle, rollout_bundle
 from lightning_lab.records import Break, Call, Rollout, Sample
 from lightning_lab.samples import Decode
@@ -82,7 +85,8 @@ class RolloutView:
         """The Rollout page as a saved view."""
         cuts = cuts_of(self._source.store, self.id, self._source.decode)
         shown = redacted(cuts, self._source.redaction, self._source.decode)
-        return rollout_bundle(self._snapshot(), rollout_detail(shown))
+        answers = saved_answers(self._source.store, shown, decoded_by(lambda: self._source.decode))
+        return rollout_bundle(self._snapshot(), rollout_detail(shown), answers, strip_tag(shown.samples))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> MimeBundle:
         return self.bundle()

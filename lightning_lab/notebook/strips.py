@@ -21,7 +21,8 @@ PROMPT, OBSERVATION, SAMPLED = range(3)
 STATS = ("logprobs", "entropy", "ratio", "clipped", "loss")
 """What the learner computed; on the wire ``logprobs`` is called ``new_logprob``."""
 
-_ENVELOPE_BYTES = 16 * 1024
+ENVELOPE_BYTES = 16 * 1024
+"""Kept free for the message around the columns."""
 _FIXED_BYTES = 4 + 1 + 4 + 4 + 4 * len(STATS)
 
 
@@ -41,7 +42,7 @@ def sample_columns(
     sample = samples[index]
     known = stats[index] if index < len(stats) else {}
     texts = text.encoded(sample.ids[start:].tolist())
-    stop = start + _fitting(texts, max_bytes - _ENVELOPE_BYTES)
+    stop = start + _fitting(texts, max_bytes - ENVELOPE_BYTES)
     here = slice(start, stop)
     columns = Columns()
     columns.numbers("id", "i32", sample.ids[here])

@@ -10,6 +10,7 @@ from lightning_lab.notebook.frames import Snapshot, plain_bytes, plain_columns
 from lightning_lab.notebook.html import headline, reward_line, rollout_html, run_html, verdict_line
 from lightning_lab.notebook.plain import json_bytes
 from lightning_lab.notebook.rows import RolloutRow
+from lightning_lab.notebook.saved_answers import SavedAnswers
 from lightning_lab.records import SCHEMA_VERSION
 
 MIME_TYPE = "application/vnd.lightning-lab+json"
@@ -46,15 +47,22 @@ def run_bundle(
     return {MIME_TYPE: view, "text/html": html, "text/plain": text}
 
 
-def rollout_bundle(snapshot: Snapshot, detail: Mapping[str, Any]) -> MimeBundle:
-    """The Rollout page. Long texts are cut until the whole fits."""
-    html = rollout_html(shortened(detail, _HTML_SOURCE_BYTES))
+def rollout_bundle(
+    snapshot: Snapshot, detail: Mapping[str, Any], answers: SavedAnswers = lambda _: [], picture: str = ""
+) -> MimeBundle:
+    """The Rollout page. Long texts are cut until the whole fits; the room that is left is for ``answers``.
+
+    ``picture``: HTML of the samples, for viewers without the extension.
+    """
+    html = rollout_html(shortened(detail, _HTML_SOURCE_BYTES), picture)
     rollout = detail["rollout"]
     text = f"rollout {rollout['id']}: {rollout['state']}, {verdict_line(rollout)}"[:2_000]
     view = {"v": SCHEMA_VERSION, "view": "rollout", "lab": snapshot.lab}
     view["snapshot"] = saved_snapshot(snapshot, (), 20_000)
     budget = MAX_VIEW_BYTES - len(json_bytes([html, text, view])) - _ENVELOPE_BYTES
-    return {MIME_TYPE: {**view, "detail": shortened(detail, budget)}, "text/html": html, "text/plain": text}
+    view["detail"] = shortened(detail, budget * 3 // 5)
+    view["answers"] = answers(budget - len(json_bytes(view["detail"])))
+    return {MIME_TYPE: view, "text/html": html, "text/plain": text}
 
 
 def saved_snapshot(snapshot: Snapshot, rows: Sequence[RolloutRow], budget: int) -> dict[str, Any]:

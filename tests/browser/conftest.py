@@ -12,11 +12,22 @@ from real_lab import CHROMIUM, CHROMIUM_FLAGS, JupyterLab, running
 ARTIFACTS = Path(__file__).parents[1] / "artifacts" / "browser"
 
 
-@pytest.fixture
-def jupyterlab(tmp_path: Path) -> Iterator[JupyterLab]:
+EXPOSED = ("--LabApp.expose_app_in_browser=True",)
+"""Tests switch themes by command."""
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
-    with running(tmp_path, ARTIFACTS / "jupyterlab.log") as lab:
+    with running(tmp_path_factory.mktemp("lab"), ARTIFACTS / "jupyterlab.log", options=EXPOSED) as lab:
         yield lab
+
+
+@pytest.fixture
+def jupyterlab(server: JupyterLab, request: pytest.FixtureRequest) -> Iterator[JupyterLab]:
+    """One server for all, a folder and a layout for each test, and no kernel left behind."""
+    yield server.within(request.node.name)
+    server.end_kernels()
 
 
 @pytest.fixture(scope="session")

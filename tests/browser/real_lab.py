@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,27 @@ class JupyterLab:
     url: str
     token: str
     root: Path
+    folder: str = ""
+    """Of the files, below the server's own; a page for it has a layout of its own too."""
 
     def page_url(self, path: str) -> str:
-        return f"{self.url}/lab/tree/{path}?token={self.token}"
+        place = f"workspaces/{self.folder}/tree/{self.folder}" if self.folder else "tree"
+        return f"{self.url}/lab/{place}/{path}?token={self.token}"
+
+    def within(self, folder: str) -> JupyterLab:
+        """The same server for one test alone."""
+        root = self.root / folder
+        root.mkdir()
+        return replace(self, root=root, folder=folder)
+
+    def end_kernels(self) -> None:
+        """Whatever the pages started."""
+        for session in json.loads(self._api("sessions").read()):
+            self._api(f"sessions/{session['id']}", "DELETE")
+
+    def _api(self, path: str, method: str = "GET") -> Any:
+        headers = {"Authorization": f"token {self.token}"}
+        return urllib.request.urlopen(urllib.request.Request(f"{self.url}/api/{path}", headers=headers, method=method))
 
 
 @contextmanager

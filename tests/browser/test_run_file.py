@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from conftest import ARTIFACTS
 from playwright.sync_api import Locator, Page, expect
 from real_lab import JupyterLab
+from test_panel import wait_for
 
 from lightning_lab.records import Break, Rollout
 from lightning_lab.samples import explain
@@ -28,7 +30,7 @@ SERIOUS = """async () => {
 
 
 def open_file(lab: JupyterLab, page: Page) -> Locator:
-    page.goto(f"{lab.url}/lab?token={lab.token}&reset")
+    page.goto(lab.page_url(""))
     page.get_by_role("listitem", name="Name: coder.llab").dblclick()
     panel = page.get_by_test_id("ll-panel")
     expect(panel).to_have_attribute("data-status", "file")
@@ -40,7 +42,7 @@ def open_rollout(panel: Locator, rollout: Rollout) -> None:
         panel.get_by_test_id("ll-back").click()
     panel.get_by_role("searchbox", name="Filter rollouts by text").fill(rollout.id)
     expect(panel.get_by_test_id("ll-grid")).to_have_attribute("data-shown", "1")
-    panel.locator(f"[data-testid=ll-grid-row][data-rollout-id='{rollout.id}']").click()
+    panel.locator(f"[data-testid=ll-grid-row]:not([hidden])[data-rollout-id='{rollout.id}']").click()
     expect(panel.get_by_test_id("ll-transcript")).to_be_visible()
 
 
@@ -127,12 +129,19 @@ def check_tokens(page: Page, panel: Locator, store: Store) -> None:
 
 
 def check_threads_and_hostile_text(page: Page, panel: Locator, store: Store) -> None:
-    hostile = next(r for r in store.rollouts(RUN_ID) if "<script>" in r.stdout)
+    hostile = next(r for r in store.rollouts(RUN_ID) if "<script>" in r.stdout and r.stderr)
     open_rollout(panel, hostile)
     expect(panel.get_by_test_id("ll-stdout")).to_contain_text("<script>window.hacked = 1</script>")
     expect(panel.get_by_test_id("ll-stdout")).to_contain_text("⟨ESC⟩[31mred")
+    for shown in ("⟨NUL⟩", "⟨U+202E⟩evil⟨U+202C⟩", "⟨U+200B⟩"):
+        expect(panel.get_by_test_id("ll-stdout")).to_contain_text(shown)
+    assert not re.search("[\ud800-\udfff\u202e\x00\x1b]", panel.get_by_test_id("ll-stdout").inner_text())
     assert page.evaluate("window.hacked") is None
     assert panel.locator("script, img, iframe").count() == 0
+    long = panel.get_by_test_id("ll-stderr")
+    assert len(long.inner_text()) < 10_000
+    long.get_by_role("button", name="Show all").click()
+    wait_for(lambda: len(long.inner_text()) > 1_000_000, "a line of a megabyte to be shown when asked for")
     threaded = next(r for r in store.rollouts(RUN_ID) if any(c.kind == "sub_agent" for c in store.calls(r.id)))
     open_rollout(panel, threaded)
     kinds = [call.kind for call in store.calls(threaded.id)]

@@ -45,8 +45,9 @@ START = 1_790_000_000.0
 RUN_ID = "01M8PANELRUN00000000000000"
 HOSTILE = (
     "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'> \x1b[31mred\x1b[0m \x00 "
-    "\u202eevil\u202c \u200b"
+    "\u202eevil\u202c \u200b \ud800 end"
 )
+LONG_LINE = "x" * 1_000_000
 TOOLS = (
     {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {"cmd": {}}}}},
 )
@@ -241,6 +242,7 @@ class Maker:
             output="Fixed: the value is converted now.", exit_code=0, started_at=self.now + 0.4,
             agent_started_at=self.now + 0.45, finished_at=agent.now + 0.6,
             stdout=HOSTILE if KINDS[number % len(KINDS)] == "hostile" else "cloned in 41 ms\n",
+            stderr=LONG_LINE if number == KINDS.index("hostile") else "",
         )  # fmt: skip
         self.store.put_rollout(ended)
         return ended, agent.calls

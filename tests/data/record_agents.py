@@ -11,6 +11,7 @@ them, so that the ids that were recorded are those of what is stored.
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import sys
 import tempfile
 import time
@@ -142,10 +143,18 @@ def profile(name: str) -> Harness:
     return harness
 
 
-def tidied(rollout: Rollout) -> Rollout:
+def tidy(path: Path) -> None:
     """Without long outputs, and without the home of whoever recorded it."""
-    texts = {name: getattr(rollout, name).replace(str(Path.home()), "~") for name in ("output", "stdout", "stderr")}
-    return replace(rollout, **{name: text if len(text) < KEPT else f"… {text[-KEPT:]}" for name, text in texts.items()})
+    with sqlite3.connect(path) as file:
+        for row, body in file.execute("SELECT rollout, body FROM rollout_texts").fetchall():
+            texts = {name: _tail(text.replace(str(Path.home()), "~")) for name, text in orjson.loads(body).items()}
+            file.execute("UPDATE rollout_texts SET body = ? WHERE rollout = ?", (orjson.dumps(texts).decode(), row))
+    file.execute("VACUUM")
+    file.close()
+
+
+def _tail(text: str) -> str:
+    return text if len(text) <= KEPT else f"… {text[-KEPT:]}"
 
 
 class Recorder:
@@ -191,7 +200,7 @@ class Recorder:
         sets = {r.id: build_samples(self.store.calls(r.id), codec().decode) for group in groups for r in group.rollouts}
         batch = build_batch(groups, sets, self.config, step, step)
         for rollout in batch.rollouts:
-            self.store.put_rollout(tidied(rollout))
+            self.store.put_rollout(rollout)
         self.store.put_samples(RUN_ID, step, batch.samples, batch.breaks)
         for place, floats in learner_numbers(step, batch):
             if place.rollout_id.endswith("-0"):  # of one rollout of each group, so that the file stays small
@@ -220,6 +229,7 @@ def main() -> None:
             path = export_run(
                 recorder.store, RUN_ID, HERE / "agents.llab", manifest={"run_id": RUN_ID}, vocabulary=vocabulary
             )
+            tidy(path)
             print(path, path.stat().st_size)
         finally:
             recorder.close()

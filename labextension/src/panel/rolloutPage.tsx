@@ -118,8 +118,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
   const { source, trans, visible } = useView();
   const stamp = stampOf(source.model.rows, id);
   const { detail, error, loading, retry } = useDetail(source, id, stamp, visible);
-  const readable = visible && source.status !== 'saved';
-  const { value: weights } = useAnswer(source, 'weights', { id }, stamp, readable, answer =>
+  const { value: weights } = useAnswer(source, 'weights', { id }, stamp, visible, answer =>
     decodeWeights(answer.result)
   );
   const selected = source.selection.current.call;

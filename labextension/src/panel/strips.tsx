@@ -6,9 +6,10 @@ import { fixed, integer, words } from '../format';
 import { extent, isComputed, Mode, MODES } from '../strip/shades';
 import type { SampleTokens } from '../strip/sampleTokens';
 import type { IRolloutDetail, ISampleDetail } from '../wire';
+import { IPin } from './overview';
 import { Sides } from './sides';
 import { TokenCard } from './tokenCard';
-import { IPin, TokenFlow } from './tokenFlow';
+import { TokenFlow } from './tokenFlow';
 import { useTokens } from './useTokens';
 import { useView } from './view';
 
@@ -187,8 +188,8 @@ export function Strips({ detail, stamp }: IStripsProps): JSX.Element {
   const sample = samples[shown];
   const ordinals = useMemo(() => new Map(calls.map(item => [item.id, String(item.ordinal)])), [calls]);
   const ordinal = (id: string): string => ordinals.get(id) ?? '?';
-  const readable = source.status !== 'saved';
-  const { tokens, loaded, error } = useTokens(source, rollout.id, shown, stamp, visible && readable && !!sample);
+  const stored = source.status === 'saved';
+  const { tokens, loaded, error } = useTokens(source, rollout.id, shown, stamp, visible && !!sample);
   const pins = useMemo(() => pinsOf(detail, sample), [detail, sample]);
 
   useEffect(() => {
@@ -259,51 +260,39 @@ export function Strips({ detail, stamp }: IStripsProps): JSX.Element {
       {open !== null && breaks[open] && (
         <Sides id={rollout.id} place={open} cause={breaks[open].cause} stamp={stamp} onClose={() => setOpen(null)} />
       )}
-      {readable ? (
-        <>
-          <div className="ll-strip-tools">
-            <div className="ll-modes" role="radiogroup" aria-label={trans.__('Colour tokens by')}>
-              {MODES.map(name => (
-                <button
-                  key={name}
-                  type="button"
-                  role="radio"
-                  aria-checked={name === mode}
-                  onClick={() => setMode(name)}
-                >
-                  {trans.__(MODE_LABELS[name])}
-                </button>
-              ))}
-            </div>
-            <span className="ll-zoom">
-              <button type="button" aria-label={trans.__('Smaller letters')} onClick={() => setZoom(zoom - 1)}>
-                −
-              </button>
-              <button type="button" aria-label={trans.__('Larger letters')} onClick={() => setZoom(zoom + 1)}>
-                +
-              </button>
-            </span>
-          </div>
-          <Legend tokens={tokens} mode={mode} />
-          {error && (
-            <p className="ll-notice ll-mod-error" role="alert">
-              {error}
-            </p>
-          )}
-          <Flow
-            {...{ tokens, loaded, mode, pins, token, zoom, ordinal }}
-            advantage={rollout.advantage}
-            onToken={select}
-            onPin={setOpen}
-          />
-          {tokens && token >= 0 && token < tokens.loaded ? (
-            <TokenCard tokens={tokens} token={token} callLabel={ordinal} advantage={rollout.advantage} />
-          ) : (
-            <p className="ll-dim">{trans.__('Select a token to see its numbers.')}</p>
-          )}
-        </>
+      <div className="ll-strip-tools">
+        <div className="ll-modes" role="radiogroup" aria-label={trans.__('Colour tokens by')}>
+          {MODES.map(name => (
+            <button key={name} type="button" role="radio" aria-checked={name === mode} onClick={() => setMode(name)}>
+              {trans.__(MODE_LABELS[name])}
+            </button>
+          ))}
+        </div>
+        <span className="ll-zoom">
+          <button type="button" aria-label={trans.__('Smaller letters')} onClick={() => setZoom(zoom - 1)}>
+            −
+          </button>
+          <button type="button" aria-label={trans.__('Larger letters')} onClick={() => setZoom(zoom + 1)}>
+            +
+          </button>
+        </span>
+      </div>
+      <Legend tokens={tokens} mode={mode} />
+      {error && (
+        <p className={`ll-notice ${stored ? 'll-mod-quiet' : 'll-mod-error'}`} role={stored ? 'status' : 'alert'}>
+          {error}
+        </p>
+      )}
+      <Flow
+        {...{ tokens, loaded, mode, pins, token, zoom, ordinal }}
+        advantage={rollout.advantage}
+        onToken={select}
+        onPin={setOpen}
+      />
+      {tokens && token >= 0 && token < tokens.loaded ? (
+        <TokenCard tokens={tokens} token={token} callLabel={ordinal} advantage={rollout.advantage} />
       ) : (
-        <p className="ll-dim">{trans.__('Single tokens are not stored in a notebook. Open the run to read them.')}</p>
+        <p className="ll-dim">{trans.__('Select a token to see its numbers.')}</p>
       )}
     </section>
   );

@@ -1,26 +1,20 @@
 /**
  * A sample's tokens as running text on canvas, under a strip of the whole sample.
  *
- * Only the lines in sight are drawn; the strip is drawn once and kept. Plain DOM, like the grid: React would redraw
+ * Only the lines in sight are drawn. Plain DOM, like the grid: React would redraw
  * what did not change.
  */
 
 import { IFlow, layFlow, lineOf, tokenAt, tokenLabel } from '../strip/flow';
 import { SampleTokens } from '../strip/sampleTokens';
-import { Hue, IShade, Mode, shader } from '../strip/shades';
+import { IShade, Mode, shader } from '../strip/shades';
+import { HuePainter } from './hues';
+import { IPin, Overview } from './overview';
 import { prepare, themeColor, themeFont } from './paint';
 
-const STRIP_HEIGHT = 30;
-const BAND_TOP = 12;
 const FONT_SIZES = [4, 6, 9, 12, 15] as const;
 /** Below this size letters say nothing; tokens are drawn as bars. */
 const LEGIBLE = 8;
-
-/** Where another call left this sample. */
-export interface IPin {
-  readonly token: number;
-  readonly place: number;
-}
 
 export interface ITokenFlowOptions {
   readonly label: string;
@@ -30,23 +24,15 @@ export interface ITokenFlowOptions {
   readonly callLabel: (callId: string) => string;
 }
 
-const HUES: Readonly<Record<Hue, [string, number]>> = {
-  none: ['var(--jp-layout-color1)', 0],
-  prompt: ['var(--jp-border-color1)', 0.28],
-  observation: ['var(--jp-info-color1)', 0.28],
-  sampled: ['var(--jp-success-color1)', 0.42],
-  masked: ['var(--jp-warn-color1)', 0.5],
-  low: ['var(--jp-error-color1)', 0.65],
-  high: ['var(--jp-success-color1)', 0.65],
-  scale: ['var(--jp-brand-color1)', 0.7]
-};
-
 export class TokenFlow {
   constructor(private readonly _options: ITokenFlowOptions) {
     this.node.className = 'll-flow';
-    this._strip.className = 'll-flow-strip';
-    this._strip.setAttribute('role', 'img');
-    this._strip.setAttribute('aria-label', _options.label);
+    this._overview = new Overview(this._hues, {
+      label: _options.label,
+      callLabel: _options.callLabel,
+      onPin: _options.onPin,
+      onGo: token => this._go(token)
+    });
     this._scroller.className = 'll-flow-scroller';
     this._scroller.tabIndex = 0;
     this._scroller.dataset.testid = 'll-flow';
@@ -55,13 +41,11 @@ export class TokenFlow {
     this._canvas.className = 'll-flow-canvas';
     this._spacer.className = 'll-flow-spacer';
     this._scroller.append(this._canvas, this._spacer);
-    this.node.append(this._strip, this._scroller);
+    this.node.append(this._overview.node, this._scroller);
     this._scroller.addEventListener('scroll', this._onScroll, { passive: true });
     this._scroller.addEventListener('keydown', this._onKey);
     this._scroller.addEventListener('wheel', this._onWheel, { passive: false });
     this._canvas.addEventListener('click', this._onClick);
-    this._strip.addEventListener('pointerdown', this._onStrip);
-    this._strip.addEventListener('pointermove', this._onStrip);
     if (typeof ResizeObserver !== 'undefined') {
       this._observer = new ResizeObserver(() => this._resize());
       this._observer.observe(this._scroller);
@@ -114,8 +98,8 @@ export class TokenFlow {
 
   /** The theme changed. */
   repaint(): void {
-    this._colors.clear();
-    this._paintStrip();
+    this._hues.forget();
+    this._paintOverview();
     this._paint();
   }
 
@@ -168,8 +152,14 @@ export class TokenFlow {
       this._scrollToReply = false;
       this._reveal(tokens.segments[0].start);
     }
-    this._paintStrip();
+    this._paintOverview();
     this._paint();
+  }
+
+  private _paintOverview(): void {
+    if (this._tokens && this._shade) {
+      this._overview.paint(this._tokens, this._shade, this._pins, this._width);
+    }
   }
 
   private _reveal(token: number): void {
@@ -181,25 +171,6 @@ export class TokenFlow {
     if (top < scrollTop || top + this._lineHeight > scrollTop + this._height) {
       this._scroller.scrollTop = Math.max(0, top - this._height / 3);
     }
-  }
-
-  private _color(hue: Hue): string {
-    let color = this._colors.get(hue);
-    if (color === undefined) {
-      color = themeColor(this.node, HUES[hue][0]);
-      this._colors.set(hue, color);
-    }
-    return color;
-  }
-
-  private _fill(context: CanvasRenderingContext2D, { hue, strength }: IShade): boolean {
-    const alpha = HUES[hue][1] * strength;
-    if (alpha < 0.02) {
-      return false;
-    }
-    context.fillStyle = this._color(hue);
-    context.globalAlpha = alpha;
-    return true;
   }
 
   /** The lines in sight. */
@@ -222,7 +193,7 @@ export class TokenFlow {
       const stop = flow.lines[line + 1] ?? flow.x.length;
       for (let i = flow.lines[line]; i < stop; i++) {
         const x = flow.x[i] + 4;
-        if (this._shade && this._fill(context, this._shade(i))) {
+        if (this._shade && this._hues.fill(context, this._shade(i))) {
           context.fillRect(x, y, Math.max(1, flow.width[i] - 1), height - 2);
         }
         context.globalAlpha = 1;
@@ -238,11 +209,13 @@ export class TokenFlow {
       }
     }
     this._paintPins(context, flow, first, last);
-    this._paintWindow(flow, first, last);
+    if (last > first) {
+      this._overview.frame(flow.lines[first], flow.lines[last] ?? flow.x.length);
+    }
   }
 
   private _paintPins(context: CanvasRenderingContext2D, flow: IFlow, first: number, last: number): void {
-    context.fillStyle = this._color('masked');
+    context.fillStyle = this._hues.color('masked');
     for (const pin of this._pins) {
       const token = Math.min(pin.token, flow.x.length - 1);
       const line = token < 0 ? -1 : lineOf(flow, token);
@@ -254,71 +227,12 @@ export class TokenFlow {
     }
   }
 
-  /** The whole sample: a column of pixels shows the strongest token in it. */
-  private _paintStrip(): void {
-    const tokens = this._tokens;
-    const context = prepare(this._strip, this._width, STRIP_HEIGHT);
-    if (!context || !tokens || !this._shade) {
-      return;
+  /** Bring a token into the middle of the window. */
+  private _go(token: number): void {
+    if (this._flow && this._flow.x.length > 0) {
+      const line = lineOf(this._flow, Math.max(0, Math.min(this._flow.x.length - 1, token)));
+      this._scroller.scrollTop = line * this._lineHeight - this._height / 2;
     }
-    const per = tokens.total / Math.max(1, this._width);
-    for (let x = 0; x < this._width; x++) {
-      const start = Math.floor(x * per);
-      const stop = Math.min(tokens.loaded, Math.max(start + 1, Math.floor((x + 1) * per)));
-      const stride = Math.max(1, Math.floor((stop - start) / 32)); // enough of a column of thousands
-      let best: IShade | null = null;
-      for (let i = start; i < stop; i += stride) {
-        const shade = this._shade(i);
-        if (!best || HUES[shade.hue][1] * shade.strength > HUES[best.hue][1] * best.strength) {
-          best = shade;
-        }
-      }
-      if (best && this._fill(context, best)) {
-        context.fillRect(x, BAND_TOP, 1, STRIP_HEIGHT - BAND_TOP);
-      }
-    }
-    context.globalAlpha = 1;
-    this._paintCalls(context, tokens);
-  }
-
-  private _paintCalls(context: CanvasRenderingContext2D, tokens: SampleTokens): void {
-    context.font = themeFont(this.node, 10);
-    context.textBaseline = 'top';
-    context.fillStyle = themeColor(this.node, 'var(--jp-ui-font-color2)');
-    const scale = this._width / Math.max(1, tokens.total);
-    let free = 0;
-    for (const segment of tokens.segments) {
-      const [x, width] = [segment.start * scale, Math.max(2, (segment.stop - segment.start) * scale)];
-      context.fillRect(x, BAND_TOP - 2, width, 1.5);
-      const label = this._options.callLabel(segment.callId);
-      if (x >= free) {
-        context.fillText(label, x, 0);
-        free = x + context.measureText(label).width + 6;
-      }
-    }
-    context.fillStyle = this._color('masked');
-    for (const pin of this._pins) {
-      const x = Math.min(this._width - 3, pin.token * scale);
-      context.fillRect(x, 2, 2, STRIP_HEIGHT - 2);
-      context.fillRect(x - 3, 2, 8, 5);
-    }
-    this._kept = context.getImageData?.(0, 0, this._strip.width, this._strip.height) ?? null;
-  }
-
-  /** Where on the strip the lines in sight are. */
-  private _paintWindow(flow: IFlow, first: number, last: number): void {
-    const context = this._strip.getContext('2d');
-    const tokens = this._tokens;
-    if (!context || !tokens || !this._kept || last <= first) {
-      return;
-    }
-    context.putImageData(this._kept, 0, 0);
-    const scale = this._width / Math.max(1, tokens.total);
-    const from = flow.lines[first] * scale;
-    const to = (flow.lines[last] ?? flow.x.length) * scale;
-    context.strokeStyle = themeColor(this.node, 'var(--jp-ui-font-color1)');
-    context.lineWidth = 1;
-    context.strokeRect(from + 0.5, BAND_TOP - 0.5, Math.max(3, to - from - 1), STRIP_HEIGHT - BAND_TOP);
   }
 
   private _choose(token: number): void {
@@ -342,22 +256,6 @@ export class TokenFlow {
     }
     if (pin) {
       this._options.onPin(pin.place);
-    }
-  };
-
-  private _onStrip = (event: PointerEvent): void => {
-    if (event.buttons !== 1 || !this._tokens) {
-      return;
-    }
-    const token = Math.floor((event.offsetX / Math.max(1, this._width)) * this._tokens.total);
-    const near = 5 * (this._tokens.total / Math.max(1, this._width));
-    const pin = event.type === 'pointerdown' && this._pins.find(item => Math.abs(item.token - token) <= near);
-    if (pin) {
-      this._options.onPin(pin.place);
-    }
-    if (this._flow && this._flow.x.length > 0) {
-      const line = lineOf(this._flow, Math.max(0, Math.min(this._flow.x.length - 1, token)));
-      this._scroller.scrollTop = line * this._lineHeight - this._height / 2;
     }
   };
 
@@ -406,19 +304,18 @@ export class TokenFlow {
     });
   };
 
-  private readonly _strip = document.createElement('canvas');
+  private readonly _hues = new HuePainter(this.node);
+  private readonly _overview: Overview;
   private readonly _scroller = document.createElement('div');
   private readonly _canvas = document.createElement('canvas');
   private readonly _spacer = document.createElement('div');
   private readonly _observer: ResizeObserver | undefined;
-  private readonly _colors = new Map<Hue, string>();
   private _tokens: SampleTokens | null = null;
   private _mode: Mode = 'role';
   private _advantage: number | null = null;
   private _pins: readonly IPin[] = [];
   private _flow: IFlow | null = null;
   private _shade: ((token: number) => IShade) | null = null;
-  private _kept: ImageData | null = null;
   private _size = 3;
   private _font = '';
   private _width = 0;

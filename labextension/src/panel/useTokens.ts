@@ -55,7 +55,11 @@ export function useTokens(
         setState({ key, tokens, loaded: tokens.loaded, error: '' });
       }
       return current;
-    }).catch((reason: unknown) => current && setState({ key, ...NOTHING, error: messageOf(reason) }));
+    }).catch(
+      (reason: unknown) =>
+        // What has arrived stays.
+        current && setState(old => ({ ...(old.key === key ? old : NOTHING), key, error: messageOf(reason) }))
+    );
     return () => {
       current = false;
     };
