@@ -91,6 +91,8 @@ class Connection:
         try:
             async with self._opened().request(method, self._base_url + path, data=data, timeout=timeout) as response:
                 said = await response.read()
+                if response.status >= 500:
+                    response.close()  # vLLM's server ends such a connection without saying so
         except TimeoutError as error:
             raise EngineDiedError(f"{self.name} did not answer {path} within {timeout_s:g} s.") from error
         except (aiohttp.ClientError, OSError) as error:
