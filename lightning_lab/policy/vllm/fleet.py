@@ -14,7 +14,7 @@ from lightning_lab.policy.vllm.connection import Connection, Loop
 from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
 from lightning_lab.policy.vllm.replicas import Replica, Replicas
 from lightning_lab.policy.vllm.server import Server
-from lightning_lab.policy.vllm.settings import MODEL_NAME, Settings
+from lightning_lab.policy.vllm.settings import Settings
 from lightning_lab.policy.vllm.weights import Weights
 from lightning_lab.policy.vllm.wire import chunk_of, generate_body
 from lightning_lab.records import Ids, Sampling
@@ -157,9 +157,7 @@ class Fleet:
     async def _sample(self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int) -> Chunk:
         await replica.wait_ready()
         version = self.version
-        body = generate_body(
-            prompt, sampling, model=MODEL_NAME, limit=limit, stop_ids=self._stop_ids, salt=f"version {version}"
-        )
+        body = generate_body(prompt, sampling, limit=limit, stop_ids=self._stop_ids, salt=f"version {version}")
         try:
             with replica.call() as connection:
                 answer = await connection.post("/inference/v1/generate", body, timeout_s=None)

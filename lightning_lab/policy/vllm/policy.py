@@ -32,7 +32,7 @@ from lightning_lab.policy.vllm.fleet import Fleet, private_directory
 from lightning_lab.policy.vllm.parity import PROBE_SAMPLING, PROBE_TOKENS, parity, probe_sample, probes_of
 from lightning_lab.policy.vllm.places import own_places, places
 from lightning_lab.policy.vllm.replicas import Replica
-from lightning_lab.policy.vllm.settings import MODEL_NAME, Settings
+from lightning_lab.policy.vllm.settings import Settings
 from lightning_lab.policy.vllm.weights import Weights, weights_digest
 from lightning_lab.policy.vllm.wire import chat_body, derender_body, message_of
 from lightning_lab.records import Ids, Message, Sampling
@@ -144,7 +144,7 @@ class VllmPolicy:
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Rendered:
         self.start()
         if self._served:
-            answer = self._servers.ask("/v1/chat/completions/render", chat_body(messages, tools, model=MODEL_NAME))
+            answer = self._servers.ask("/v1/chat/completions/render", chat_body(messages, tools))
             return Rendered(ids=np.asarray(answer["token_ids"], np.int32))
         try:
             return Rendered(ids=self._codec.render(messages, tools))
@@ -161,7 +161,7 @@ class VllmPolicy:
         said = self._codec.without_end(ids)  # which vLLM's parsers would show as text
         if not self._served or not len(said):
             return self._codec.parse(ids)
-        body = derender_body(said, tools, model=MODEL_NAME)
+        body = derender_body(said, tools)
         return message_of(self._servers.ask("/v1/chat/completions/derender", body))
 
     def decode(self, ids: Ids) -> str:

@@ -1,4 +1,7 @@
-"""vLLM's JSON and the lab's nouns: pure functions, nothing here asks a server."""
+"""vLLM's JSON and the lab's nouns: pure functions, nothing here asks a server.
+
+No request names a model: a server has one, under whatever name.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,7 @@ from lightning_lab.policy.base import Chunk, PolicyError
 from lightning_lab.records import Floats, Ids, Message, Sampling
 
 
-def generate_body(
-    prompt: Ids, sampling: Sampling, *, model: str, limit: int, stop_ids: Iterable[int], salt: str
-) -> dict[str, Any]:
+def generate_body(prompt: Ids, sampling: Sampling, *, limit: int, stop_ids: Iterable[int], salt: str) -> dict[str, Any]:
     """A request to ``/inference/v1/generate``. ``salt`` keeps what other weights cached apart."""
     parameters: dict[str, Any] = {
         "temperature": sampling.temperature,
@@ -26,7 +27,7 @@ def generate_body(
     }
     if sampling.seed is not None:
         parameters["seed"] = sampling.seed
-    return {"token_ids": prompt, "sampling_params": parameters, "model": model, "cache_salt": salt, "stream": False}
+    return {"token_ids": prompt, "sampling_params": parameters, "cache_salt": salt, "stream": False}
 
 
 def chunk_of(answer: Mapping[str, Any], *, version: int, greedy: bool) -> Chunk:
@@ -62,21 +63,20 @@ def versions_of(spans: Sequence[Mapping[str, Any]] | None, length: int, version:
     return versions
 
 
-def chat_body(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, model: str) -> dict[str, Any]:
+def chat_body(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A conversation in the shape of Chat Completions, for ``/v1/chat/completions/render``."""
-    body: dict[str, Any] = {"model": model, "messages": [_written(message) for message in messages]}
+    body: dict[str, Any] = {"messages": [_written(message) for message in messages]}
     if tools:
         body["tools"] = list(tools)
     return body
 
 
-def derender_body(ids: Ids, tools: Sequence[Mapping[str, Any]], *, model: str) -> dict[str, Any]:
+def derender_body(ids: Ids, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sampled ids for ``/v1/chat/completions/derender``, with the tools that its parser may look at."""
     choice = {"index": 0, "token_ids": ids, "finish_reason": "stop"}
     return {
-        "model": model,
         "generate_response": {"request_id": "parse", "choices": [choice]},
-        "chat_request": chat_body([Message(role="user", content="")], tools, model=model),
+        "chat_request": chat_body([Message(role="user", content="")], tools),
     }
 
 
