@@ -174,7 +174,12 @@ export function decodeDetail(data: unknown): IRolloutDetail {
 
 function decodeAnswer(value: unknown): ISavedAnswer {
   const { method, params, result, buffers } = object(value);
-  return { method: text(method), params: object(params), result, buffers: list(buffers).map(item => bytes(text(item))) };
+  return {
+    method: text(method),
+    params: object(params),
+    result,
+    buffers: list(buffers).map(item => bytes(text(item)))
+  };
 }
 
 /** Base64 → bytes; nothing where it is none. */
