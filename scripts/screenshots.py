@@ -29,6 +29,7 @@ def main() -> None:
                 settings = {"@jupyterlab/apputils-extension:themes": {"theme": name}}
                 with running(Path(folder), Path(folder) / "server.log", settings) as lab:
                     make_run(lab.root / "coder.llab")
+                    make_run(lab.root / "earlier.llab", steps=6, n=8, seed=3)
                     for width, height in WIDTHS.items():
                         shoot(browser, lab, theme, width, height)
         browser.close()
@@ -46,6 +47,11 @@ def shoot(browser: Browser, lab: JupyterLab, theme: str, width: int, height: int
     panel.get_by_role("button", name="Timeline").click()
     page.wait_for_timeout(1_500)  # its calls are fetched
     picture(page, "timeline", theme, width)
+    panel.get_by_role("button", name="Compare").click()
+    panel.get_by_label("Run of B").select_option(label="earlier.llab")
+    expect(panel.get_by_test_id("ll-compare-settings")).to_be_visible()
+    page.wait_for_timeout(500)
+    picture(page, "compare", theme, width)
     panel.get_by_role("button", name="Table").click()
     panel.get_by_role("button", name="Breaks: tool args").click()
     panel.get_by_test_id("ll-grid-row").nth(2).click()

@@ -11,7 +11,7 @@ export interface IOrder {
 }
 
 export interface IFilter {
-  /** Case-insensitive; matches id, group, task, harness, outcome. */
+  /** Case-insensitive; matches id, group, task, harness, mode, outcome. */
   readonly text: string;
   /** States to show; empty shows all. */
   readonly states: ReadonlySet<string>;
@@ -85,6 +85,7 @@ function matches(rows: RowTable, row: number, needle: string): boolean {
     rows.text('id', row).toLowerCase().includes(needle) ||
     rows.text('group', row).toLowerCase().includes(needle) ||
     rows.text('harness', row).toLowerCase().includes(needle) ||
+    rows.word('mode', row).includes(needle) ||
     outcome.includes(needle) ||
     outcome.replace(/_/g, ' ').includes(needle)
   );

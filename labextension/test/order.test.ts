@@ -43,6 +43,7 @@ describe('orderRows', () => {
     expect(order(ROWS, NEWEST_FIRST, { text: 'agent error', states: new Set() })).toEqual([2]);
     expect(order(ROWS, NEWEST_FIRST, { text: 'agent_error', states: new Set() })).toEqual([2]);
     expect(order(ROWS, NEWEST_FIRST, { text: '', states: new Set(['running', 'queuing']) })).toEqual([3, 1]);
+    expect(order(ROWS, NEWEST_FIRST, { text: 'train', states: new Set() })).toHaveLength(4);
   });
 
   it('leaves out places that have not arrived', () => {

@@ -119,7 +119,7 @@ function options(props: IChartProps, node: HTMLElement, width: number, height: n
     bands: props.series.flatMap(({ fillTo, color }, i): uPlot.Band[] =>
       fillTo === undefined
         ? []
-        : [{ series: [fillTo + 1, i + 1], fill: `color-mix(in srgb, ${themeColor(node, color)} 18%, transparent)` }]
+        : [{ series: [i + 1, fillTo + 1], fill: `color-mix(in srgb, ${themeColor(node, color)} 22%, transparent)` }]
     )
   };
 }

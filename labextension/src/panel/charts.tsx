@@ -106,22 +106,22 @@ export const METRICS: readonly IMetric[] = [
     title: 'Ratio',
     names: [
       { name: 'ratio_mean', label: 'mean', color: ONE },
-      { name: 'ratio_max', label: 'largest', color: TWO }
+      { name: 'ratio_max', label: 'max', color: TWO }
     ]
   },
   { title: 'Gradient norm', names: [{ name: 'grad_norm', label: 'before clipping', color: ONE }] },
   {
-    title: 'Staleness, publishes',
+    title: 'Staleness',
     names: [
       { name: 'staleness', label: 'mean', color: ONE },
-      { name: 'staleness_max', label: 'largest', color: TWO }
+      { name: 'staleness_max', label: 'max', color: TWO }
     ]
   },
   {
     title: 'Sample length',
     names: [
       { name: 'length_mean', label: 'mean', color: ONE },
-      { name: 'length_max', label: 'longest', color: TWO }
+      { name: 'length_max', label: 'max', color: TWO }
     ]
   },
   { title: 'Padding', names: [{ name: 'padding', label: 'of slots', color: TWO }] },
@@ -131,8 +131,8 @@ export const METRICS: readonly IMetric[] = [
   {
     title: 'Seconds',
     names: [
-      { name: 'seconds_collect', label: 'collecting', color: ONE },
-      { name: 'seconds_update', label: 'updating', color: TWO }
+      { name: 'seconds_collect', label: 'collect', color: ONE },
+      { name: 'seconds_update', label: 'update', color: TWO }
     ]
   }
 ];

@@ -23,7 +23,7 @@ function Head({ first, names, more }: { first: string; names: ISidesProps['names
         <th scope="col">{first}</th>
         {names.map((name, i) => (
           <th key={i} scope="col">
-            <i className={`ll-side ll-mod-${'ab'[i]}`} aria-hidden="true" />
+            <i className={`ll-swatch-ab ll-mod-${'ab'[i]}`} aria-hidden="true" />
             {name}
           </th>
         ))}

@@ -68,7 +68,7 @@ export function CompareView({ onOpen }: ICompareViewProps): JSX.Element {
     <div className="ll-compare" data-testid="ll-compare" tabIndex={0} role="region" aria-label={trans.__('Compare')}>
       <div className="ll-compare-pick">
         <span>
-          <i className="ll-side ll-mod-a" aria-hidden="true" /> <b>A</b> {trans.__('this run')}
+          <i className="ll-swatch-ab ll-mod-a" aria-hidden="true" /> <b>A</b> {trans.__('this run')}
           <StepSelect
             label={trans.__('Step of A')}
             model={model}
@@ -77,7 +77,7 @@ export function CompareView({ onOpen }: ICompareViewProps): JSX.Element {
           />
         </span>
         <span>
-          <i className="ll-side ll-mod-b" aria-hidden="true" /> <b>B</b>
+          <i className="ll-swatch-ab ll-mod-b" aria-hidden="true" /> <b>B</b>
           <select
             aria-label={trans.__('Run of B')}
             value={picked}
