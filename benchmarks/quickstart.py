@@ -1,6 +1,7 @@
 """Does the quickstart learn? Runs the notebook's own harness, tasks and settings, once per seed, with a control.
 
     python benchmarks/quickstart.py --seeds 5 --json
+    python benchmarks/quickstart.py --seeds 1 --ranks 2 --json    # learned by verl on two ranks (docs/engines.md)
 
 Per seed: held-out reward at temperature 1 before and after training (`start`, `end`), the seconds of training, the
 updates made, and what a control gains whose rewards are permuted across each batch (`control_gain`).
@@ -36,10 +37,11 @@ def notebook_names() -> dict[str, Any]:
     return dict(shell.user_ns)
 
 
-async def train(names: dict[str, Any], seed: int, *, shuffle_rewards: bool) -> dict[str, float]:
+async def train(names: dict[str, Any], seed: int, *, shuffle_rewards: bool, ranks: int = 0) -> dict[str, float]:
     """One training run of the notebook with this seed. Returns start, end, seconds and updates."""
+    learner = ll.Learner.verl(ranks) if ranks else None
     with tempfile.TemporaryDirectory() as runs:
-        lab = ll.Lab(policy=ll.Policy.torch("quickstart", seed=seed), runs=runs)
+        lab = ll.Lab(policy=ll.Policy.torch("quickstart", seed=seed, learner=learner), runs=runs)
         try:
             trainer = ll.Trainer(
                 lab,
@@ -67,14 +69,15 @@ async def train(names: dict[str, Any], seed: int, *, shuffle_rewards: bool) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=0, help="of verl's learner; 0: the embedded one learns")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout (always the case)")
     arguments = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     names = notebook_names()
     seeds = []
     for seed in range(arguments.seeds):
-        learned = asyncio.run(train(names, seed, shuffle_rewards=False))
-        control = asyncio.run(train(names, seed, shuffle_rewards=True))
+        learned = asyncio.run(train(names, seed, shuffle_rewards=False, ranks=arguments.ranks))
+        control = asyncio.run(train(names, seed, shuffle_rewards=True, ranks=arguments.ranks))
         seeds.append({"seed": seed, **learned, "control_gain": control["end"] - control["start"]})
         print(json.dumps(seeds[-1]), file=sys.stderr, flush=True)
     print(json.dumps({"seeds": seeds}))
