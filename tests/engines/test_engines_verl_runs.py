@@ -44,21 +44,35 @@ def numerate(task: Any, result: Any) -> float:
     return sum(letter.isdigit() for letter in said) - 0.01 * len(said) - 0.001 * sum(map(ord, said)) / 128
 
 
+class Bench:
+    """A lab whose learner is two ranks, and its trainer; opened again where a test breaks the learner."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+        self.open()
+
+    def open(self, resume: str | None = None) -> None:
+        policy = ll.Policy.torch(MODEL, learner=ll.Learner.verl(RANKS), seed=5)
+        self.lab = ll.Lab(policy=policy, runs=self._runs, resume=resume)
+        tasks = ll.tasks.reasoning_gym("chain_sum", 40, seed=0)
+        self.trainer = ll.Trainer(
+            self.lab,
+            asker,
+            tasks,
+            numerate,
+            n=4,
+            groups=2,
+            learning_rate=1e-3,
+            checkpoint_every=1,
+            sampling=ll.Sampling(max_tokens=24),
+        )
+
+
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    policy = ll.Policy.torch(MODEL, learner=ll.Learner.verl(RANKS), seed=5)
-    made = ll.Lab(policy=policy, runs=tmp_path_factory.mktemp("runs"), sampling=ll.Sampling(max_tokens=24))
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("runs"))
     yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def trainer(lab: Lab) -> ll.Trainer:
-    tasks = ll.tasks.reasoning_gym("chain_sum", 40, seed=0)
-    sampling = ll.Sampling(max_tokens=24)
-    return ll.Trainer(
-        lab, asker, tasks, numerate, n=4, groups=2, learning_rate=1e-3, checkpoint_every=1, sampling=sampling
-    )
+    made.lab.close()
 
 
 def learner_of(lab: Lab) -> VerlLearner:
@@ -91,9 +105,9 @@ def wait_for_update(lab: Lab, run_id: str) -> None:
     time.sleep(0.5)
 
 
-def test_three_optimiser_steps_are_those_of_the_embedded_learner(lab: Lab, tmp_path: Path) -> None:
+def test_three_optimiser_steps_are_those_of_the_embedded_learner(bench: Bench, tmp_path: Path) -> None:
     """AdamW, clipped, with a KL to the model as it was: what one step leaves behind is what the next begins with."""
-    embedded, ranks = DetachedTorchLearner(MODEL, threads=1), learner_of(lab)
+    embedded, ranks = DetachedTorchLearner(MODEL, threads=1), learner_of(bench.lab)
     embedded.start()
     ranks.save(tmp_path / "begun")
     embedded.export(tmp_path / "first")
@@ -118,13 +132,43 @@ def test_three_optimiser_steps_are_those_of_the_embedded_learner(lab: Lab, tmp_p
         assert torch.equal(weight, first[name]), name
 
 
-def test_three_updates_on_two_ranks_reach_what_samples(lab: Lab, trainer: ll.Trainer, tmp_path: Path) -> None:
+def test_a_rank_that_dies_in_an_update_costs_no_step_of_the_run(bench: Bench) -> None:
+    """The rank is stopped first, so that it surely dies in the middle."""
+    lab, trainer = bench.lab, bench.trainer
+    run = trainer.fit(steps=2)
+    wait_for_checkpoint(lab, run.id)
+    killed = learner_of(lab).pids[1]
+    os.kill(killed, signal.SIGSTOP)
+    wait_for_update(lab, run.id)
+    os.kill(killed, signal.SIGKILL)
+    assert run.join(120)
+    assert run.state == "failed"
+    assert "Rank 1 of the learner died" in run.record.reason
+    assert "out of memory" in run.record.reason
+
+    lab.close()
+    bench.open(resume=run.id)
+    lab = bench.lab
+    again = bench.trainer.resume(run.id)
+    assert again.join(600)
+    assert again.state == "finished"
+    steps = lab.store.steps(run.id)
+    assert [step.index for step in steps] == [0, 1]
+    assert not any(step.skipped for step in steps)
+    consumed = [rollout_id for step in steps for rollout_id in step.rollout_ids]
+    assert len(consumed) == len(set(consumed)) == 2 * 2 * 4
+    assert killed not in learner_of(lab).pids
+
+
+def test_three_updates_on_two_ranks_reach_what_samples(bench: Bench, tmp_path: Path) -> None:
+    lab, trainer = bench.lab, bench.trainer
+    version = lab.open_parts().policy.version
     run = trainer.fit(steps=3)
     assert run.join(600)
     assert (run.state, run.record.reason) == ("finished", "")
     steps = lab.store.steps(run.id)
     assert [step.skipped for step in steps] == ["", "", ""]
-    assert [step.version for step in steps] == [1, 2, 3]
+    assert [step.version for step in steps] == [version + 1, version + 2, version + 3]
     for step in steps:
         assert math.isfinite(step.metrics["loss"]) and math.isfinite(step.metrics["reward"])
         assert step.metrics["grad_norm"] > 0
@@ -138,32 +182,9 @@ def test_three_updates_on_two_ranks_reach_what_samples(lab: Lab, trainer: ll.Tra
     assert any(not torch.equal(weight, first[name]) for name, weight in learned.items())
 
 
-def test_a_rank_that_dies_in_an_update_costs_no_step_of_the_run(lab: Lab, trainer: ll.Trainer) -> None:
-    """The rank is stopped first, so that it surely dies in the middle."""
-    run = trainer.fit(steps=2)
-    wait_for_checkpoint(lab, run.id)
-    killed = learner_of(lab).pids[1]
-    os.kill(killed, signal.SIGSTOP)
-    wait_for_update(lab, run.id)
-    os.kill(killed, signal.SIGKILL)
-    assert run.join(120)
-    assert run.state == "failed"
-    assert "Rank 1 of the learner died" in run.record.reason
-    assert "out of memory" in run.record.reason
-
-    again = trainer.resume(run.id)
-    assert again.join(600)
-    assert again.state == "finished"
-    steps = lab.store.steps(run.id)
-    assert [step.index for step in steps] == [0, 1]
-    assert not any(step.skipped for step in steps)
-    consumed = [rollout_id for step in steps for rollout_id in step.rollout_ids]
-    assert len(consumed) == len(set(consumed)) == 2 * 2 * 4
-    assert killed not in learner_of(lab).pids
-
-
-def test_a_head_that_is_gone_in_an_update_ends_the_run_by_name(lab: Lab, trainer: ll.Trainer) -> None:
-    run = trainer.fit(steps=2)
+def test_a_head_that_is_gone_in_an_update_ends_the_run_by_name(bench: Bench) -> None:
+    lab = bench.lab
+    run = bench.trainer.fit(steps=2)
     wait_for_checkpoint(lab, run.id)
     learner = learner_of(lab)
     rank = psutil.Process(learner.pids[0])

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 
 from lightning_lab.policy.base import PolicyError, Seat
-from lightning_lab.policy.verl.errors import ClusterError, LearnerLostError
+from lightning_lab.policy.verl.errors import GO_ON, ClusterError, LearnerLostError
 from lightning_lab.policy.verl.settings import Setup, VerlSettings
 from lightning_lab.policy.verl.worker import LearnerWorker
 
@@ -139,7 +139,7 @@ def _explained(error: RayError, refs: Sequence[Any]) -> PolicyError:
             return LearnerLostError(
                 f"Rank {rank} of the learner died ({_first_line(death)}). The usual reason is that its machine ran "
                 "out of memory: lower token_budget, or offload (engine={'param_offload': True, 'optimizer_offload': "
-                "True}). The run goes on from its latest checkpoint with trainer.resume."
+                f"True}}). {GO_ON}"
             )
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, PolicyError):

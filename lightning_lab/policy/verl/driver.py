@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_lab.policy.base import PolicyError
-from lightning_lab.policy.verl.errors import LearnerLostError
+from lightning_lab.policy.verl.errors import GO_ON, LearnerLostError
 from lightning_lab.policy.verl.messages import RankResult, StepRequest
 from lightning_lab.policy.verl.settings import Setup, VerlSettings
 
@@ -99,10 +99,7 @@ class Driver:
             while misses < _MISSES:
                 time.sleep(_WATCH_S)
                 misses = 0 if _answers(host.strip("[]"), int(port)) else misses + 1
-            lost = LearnerLostError(
-                f"The head of the Ray cluster at {head} is gone, and the learner with it. Start the cluster again; the "
-                "run goes on from its latest checkpoint with trainer.resume."
-            )
+            lost = LearnerLostError(f"The head of the Ray cluster at {head} is gone, and the learner with it. {GO_ON}")
             with self._replied:
                 self._connection.send(("raised", lost))
                 os._exit(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lightning_lab.policy.base import PolicyError
 
+GO_ON = "Open the lab again with ll.Lab(…, resume=run_id): trainer.resume(run_id) goes on from the latest checkpoint."
+
 
 class SettingsError(PolicyError):
     """verl knows no such setting, or not such a value."""

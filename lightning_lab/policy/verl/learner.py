@@ -51,7 +51,7 @@ class VerlLearner:
         if self._driver is not None:
             return
         if self._lost:
-            raise LearnerLostError(f"{self._lost} Load a checkpoint first: the weights it had learned are gone.")
+            raise LearnerLostError(self._lost)
         self.directory = resolve_model(self._model)
         config = json.loads((self.directory / "config.json").read_text(encoding="utf-8"))
         self._vocabulary = int((config.get("text_config") or config)["vocab_size"])

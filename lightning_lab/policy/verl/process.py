@@ -19,7 +19,7 @@ import lightning_lab
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.engines.installing import located
 from lightning_lab.policy.engines.versions import check_version
-from lightning_lab.policy.verl.errors import LearnerLostError
+from lightning_lab.policy.verl.errors import GO_ON, LearnerLostError
 
 _END_S = 20.0
 _SHOWN = 1500
@@ -57,8 +57,8 @@ class DriverProcess:
                 kind, value = self._connection.recv()
             except (EOFError, OSError) as error:
                 raise LearnerLostError(
-                    f"The process that drives the learner has ended (exit code {self._code()}). The run goes on from "
-                    f"its latest checkpoint with trainer.resume.{self._last_words()}"
+                    f"The process that drives the learner has ended (exit code {self._code()}). {GO_ON}"
+                    f"{self._last_words()}"
                 ) from error
         if kind == "raised":
             raise value
