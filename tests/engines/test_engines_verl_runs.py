@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from engines_verl_agent import asker, numerate
 from engines_verl_rows import make_rows
 
 import lightning_lab as ll
@@ -26,22 +27,6 @@ MODEL = "quickstart"
 RANKS = 2
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@ll.harness(preload=["openai"])
-def asker(task: Any) -> str:
-    from openai import OpenAI
-
-    messages = [{"role": "user", "content": task.prompt}]
-    reply = OpenAI().chat.completions.create(model="policy", messages=messages)
-    return reply.choices[0].message.content or ""
-
-
-@ll.grader
-def numerate(task: Any, result: Any) -> float:
-    """Graded, so that a group of four surely differs: digits, less a little for length and for each other letter."""
-    said = result.output
-    return sum(letter.isdigit() for letter in said) - 0.01 * len(said) - 0.001 * sum(map(ord, said)) / 128
 
 
 class Bench:

@@ -144,7 +144,8 @@ def _explained(error: RayError, refs: Sequence[Any]) -> PolicyError:
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, PolicyError):
         return type(cause)(str(cause).partition("\n")[0])
-    return PolicyError(f"The learner's ranks failed: {type(cause).__name__}: {_first_line(str(cause))}")
+    # One that failed alone leaves the others waiting for it, and nobody knows which of them took the step.
+    return LearnerLostError(f"A rank of the learner failed: {type(cause).__name__}: {_first_line(str(cause))}. {GO_ON}")
 
 
 def _death(ref: Any) -> str | None:
