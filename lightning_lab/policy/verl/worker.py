@@ -33,14 +33,16 @@ class LearnerWorker(TrainingWorker):  # type: ignore[misc]
     """Built and called by `Ranks`; every method is called on all ranks at once."""
 
     def __init__(self, setup: Setup) -> None:
-        _join_ranks()
-        super().__init__(worker_config(setup))
+        """Nothing is loaded yet: of a constructor, Ray tells only that the process died."""
         self._setup = setup
-        self._dtype = getattr(torch, stored_dtype((setup.directory / "config.json").read_text(encoding="utf-8")))
         self._reference: Any = None
 
     def begin(self) -> int:
-        """Load the model → this rank's process id."""
+        """Join the other ranks and load the model → this rank's process id. Raises `SettingsError`."""
+        config = worker_config(self._setup)
+        _join_ranks()
+        super().__init__(config)
+        self._dtype = getattr(torch, stored_dtype((self._setup.directory / "config.json").read_text(encoding="utf-8")))
         self.reset()
         return os.getpid()
 
