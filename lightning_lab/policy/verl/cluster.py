@@ -18,6 +18,7 @@ from lightning_lab.policy.verl.settings import Setup, VerlSettings
 from lightning_lab.policy.verl.worker import LearnerWorker
 
 _OBJECT_STORE_BYTES = 256 << 20
+_STARTS = 3
 _OTHERS_S = 10.0
 """How long the other ranks are asked why one failed: of a rank that died, they only see a broken connection."""
 
@@ -25,24 +26,29 @@ _OTHERS_S = 10.0
 def connect(settings: VerlSettings, environment: dict[str, str]) -> None:
     """Join a cluster, or start one on this machine. Raises `ClusterError`."""
     address = settings.address or os.environ.get("RAY_ADDRESS")
-    here: dict[str, Any] = {}
+    how = {"runtime_env": {"env_vars": environment}, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        here = {"num_cpus": _cpus(settings), "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+        _start(num_cpus=_cpus(settings), include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **how)
+        return
     try:
-        ray.init(
-            address=address,
-            runtime_env={"env_vars": environment},
-            log_to_driver=False,
-            logging_level="ERROR",
-            **here,
-        )
+        ray.init(address=address, **how)
     except Exception as error:  # Ray's own says no more than Exception
         raise ClusterError(
-            f"Ray could not be started on this machine ({error})."
-            if address is None
-            else f"There is no Ray cluster at {address!r} ({error}). Start one (`ray start --head`), or leave address "
-            "out to have one on this machine."
+            f"There is no Ray cluster at {address!r} ({error}). Start one (`ray start --head`), or leave address out "
+            "to have one on this machine."
         ) from error
+
+
+def _start(**how: Any) -> None:
+    """Ray gives its own parts 15 seconds to start, which a busy machine may need more than."""
+    for left in reversed(range(_STARTS)):
+        try:
+            ray.init(**how)
+            return
+        except Exception as error:  # Ray's own says no more than Exception
+            ray.shutdown()
+            if not left:
+                raise ClusterError(f"Ray could not be started on this machine ({error}).") from error
 
 
 def check_resources(settings: VerlSettings) -> None:
