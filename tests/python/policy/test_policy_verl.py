@@ -11,8 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import lightning_lab as ll
 from lightning_lab.policy.base import LossRow, PolicyError, Seat
 from lightning_lab.policy.torch.checkpoint import CheckpointError
+from lightning_lab.policy.torch.taught import TaughtTorchPolicy
 from lightning_lab.policy.verl import VerlLearner, VerlSettings
 from lightning_lab.policy.verl.errors import SettingsError
 from lightning_lab.policy.verl.export import WeightFiles
@@ -100,3 +102,15 @@ def test_a_checkpoint_of_other_ranks_is_refused_before_anything_starts(tmp_path:
         VerlLearner("quickstart", ranks=2).load(tmp_path)
     with pytest.raises(CheckpointError, match="no checkpoint"):
         VerlLearner("quickstart").load(tmp_path / "nowhere")
+
+
+def test_one_line_of_the_notebook_says_who_learns() -> None:
+    spec = ll.Policy.torch("quickstart", learner=ll.Learner.verl(2, engine={"param_offload": True}))
+    assert spec == ll.Policy.torch("quickstart", learner=ll.Learner.verl(2, engine={"param_offload": True}))
+    assert spec != ll.Policy.torch("quickstart")
+    assert json.loads(json.dumps(spec.describe()))["learner"]["kind"] == "verl"
+    policy = spec.build()
+    assert isinstance(policy, TaughtTorchPolicy)
+    assert isinstance(policy._teacher, VerlLearner)
+    assert policy._teacher.settings.ranks == 2
+    policy.close()
