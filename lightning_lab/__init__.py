@@ -22,6 +22,7 @@ _EXPORTS = {
     "SECRETS": "lightning_lab.store",
     "Sampling": "lightning_lab.records",
     "Trainer": "lightning_lab.notebook",
+    "Workers": "lightning_lab.cluster",
     "explain": "lightning_lab.samples",
     "grader": "lightning_lab.tasks",
     "harness": "lightning_lab.harnesses",

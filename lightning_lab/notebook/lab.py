@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightning_lab.controller import Limits, Sandbox
+from lightning_lab.notebook.attached import AttachedRun
 from lightning_lab.notebook.data import breaks_frame, rollouts_frame
 from lightning_lab.notebook.errors import LabBusyError, LabClosedError
 from lightning_lab.notebook.feed import RunFeed
@@ -27,9 +28,10 @@ from lightning_lab.notebook.parts import AgentSettings, Parts, start_parts
 from lightning_lab.notebook.policies import PolicySpec, require_extra
 from lightning_lab.notebook.results import checked_grader, checked_harness, checked_task, raise_if_failed
 from lightning_lab.notebook.rollout import RolloutView
-from lightning_lab.notebook.run import Loop, RunHandle, StoredRun
+from lightning_lab.notebook.run import Loop, RunHandle, RunSource, StoredRun
 from lightning_lab.notebook.selection import Selection
 from lightning_lab.notebook.singles import SingleRollouts
+from lightning_lab.notebook.submitting import Submissions
 from lightning_lab.notebook.views import MimeBundle, View, run_bundle
 from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.policy.base import ChatPolicy, Policy
@@ -40,6 +42,7 @@ from lightning_lab.store import SECRETS, Redaction, RunFolder, Store
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lightning_lab.cluster import Jobs
     from lightning_lab.gateway.agl import AglServer
 
 log = logging.getLogger(__name__)
@@ -126,6 +129,8 @@ class Lab(metaclass=OneOpenLab):
         self._threads: list[threading.Thread] = []
         self._feed: RunFeed | None = None
         self._reopened: Store | None = None
+        self._submissions = Submissions(self)
+        self._attached: AttachedRun | None = None
         built = policy.build() if isinstance(policy, PolicySpec) else policy
         self._parts = start_parts(
             built,
@@ -259,6 +264,24 @@ class Lab(metaclass=OneOpenLab):
         with self._lock:
             parts.controller.use_cluster(cluster, concurrency)
 
+    # -- runs that a cluster trains -----------------------------------------------------------------------------------
+
+    def connect(self, address: str = "local") -> Jobs:
+        """Where the cell magic ``%%submit`` sends its cell: ``local``, ``ray://head`` or ``http://head:8265``.
+
+        ``local`` jobs are processes of this machine. Raises `cluster.HeadUnreachableError`.
+        """
+        return self._submissions.connect(address)
+
+    def attach(self, run_id: str) -> AttachedRun:
+        """Follow a submitted run, in the panel too, from this or any kernel with the same ``runs`` folder.
+
+        Attaching again gives the same handle. Raises `cluster.UnknownRunError` or `cluster.HeadUnreachableError`.
+        """
+        run = self._submissions.attach(run_id)
+        self.show_attached(run)
+        return run
+
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def panel(self) -> None:
@@ -368,18 +391,42 @@ class Lab(metaclass=OneOpenLab):
     def show_run(self, run_id: str) -> None:
         """Make a run the one on show, unless another one is training."""
         with self._lock:
+            self._attached = None
             training = self._active is not None and self._active.id != run_id
             if not training and (self._feed is None or self._feed.run_id != run_id):
                 self._feed = RunFeed(self._parts.store, run_id, self.redaction)
         self._front_end.wake()
 
+    def show_attached(self, run: AttachedRun) -> None:
+        """Make a submitted run the one on show, until another one starts here."""
+        self._attached = run
+        self._front_end.wake()
+
+    @property
+    def attached_run(self) -> AttachedRun | None:
+        """The submitted run that is on show."""
+        return self._attached
+
+    def show(self, make: Callable[[], MimeBundle]) -> None:
+        """Show a bundle in the running cell and keep it fresh."""
+        self._front_end.show(make)
+
+    @property
+    def shown(self) -> RunSource:
+        """Where the run on show is read from."""
+        return self._attached.source if self._attached and self._attached.source.begun else self
+
     def feed(self) -> RunFeed | None:
+        if self._attached is not None and (feed := self._attached.feed()) is not None:
+            return feed
         return self._feed
 
     def snapshot(self, feed: RunFeed | None) -> Snapshot:
         state = "closed" if self.closed else "open"
         if feed is None:
             return Snapshot(lab=self.id, lab_state=state, unsandboxed=self.unsandboxed)
+        if self._attached is not None and feed.run_id == self._attached.id:
+            return self._attached.source.snapshot(feed)
         of_run = feed.snapshot(
             lab=self.id, lab_state=state, admission=self._parts.gateway.admission, paused=self.paused
         )
@@ -431,6 +478,7 @@ class Lab(metaclass=OneOpenLab):
                 for thread in self._threads:
                     thread.join(_THREAD_END_S)
                 self._front_end.close()
+                self._submissions.close()
             finally:
                 self._parts.close()
                 self._parts_closed = True
@@ -448,7 +496,7 @@ class Lab(metaclass=OneOpenLab):
             active.join(_THREAD_END_S)
 
     def _readable_feed(self) -> RunFeed | None:
-        feed = self._feed
+        feed = self._feed if self._parts_closed else self.feed()
         if feed is not None and self._parts_closed:
             feed = RunFeed(self.store, feed.run_id, self.redaction)
         if feed is not None:

@@ -22,7 +22,8 @@ _UPDATING = frozenset({Phase.CLOSING, Phase.DRAINING, Phase.UPDATING, Phase.PUBL
 def handlers(lab: Lab) -> dict[str, Handler]:
     """The request methods of one lab."""
     panel = _Panel(lab)
-    reading = reading_handlers(lambda: lab.store, decoded_by(lambda: lab.decode), lab.redaction, lab.manifest)
+    text = decoded_by(lambda: lab.shown.decode)
+    reading = reading_handlers(lambda: lab.shown.store, text, lab.redaction, lambda run: lab.shown.manifest(run))
     return {**reading, "hello": panel.hello, "rows": panel.rows, "action": panel.action, "select": panel.select}
 
 
@@ -74,7 +75,7 @@ class _Panel:
         self._lab.resume()
 
     def _stop(self, _: Mapping[str, Any]) -> None:
-        run = self._lab.active_run
+        run = self._lab.active_run or self._lab.attached_run
         if run is None:
             raise RequestError("No run is training.", "Start one with trainer.fit(steps=…).")
         run.stop()
@@ -84,7 +85,7 @@ class _Panel:
         if rollout_id is not None:
             self._lab.cancel_rollout(str(rollout_id))
             return
-        run = self._lab.active_run
+        run = self._lab.active_run or self._lab.attached_run
         if run is None:
             raise RequestError("No run is training.", "Rollouts are cancelled one by one: select one.")
         run.cancel()

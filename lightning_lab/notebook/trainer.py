@@ -12,6 +12,7 @@ from typing import Any
 
 from ulid import ULID
 
+from lightning_lab.notebook.job import claimed_run_id
 from lightning_lab.notebook.lab import Lab
 from lightning_lab.notebook.parts import Parts
 from lightning_lab.notebook.results import checked_grader, checked_harness
@@ -75,7 +76,9 @@ class Trainer:
         parts = self.lab.open_parts()
         config = self.config(steps)
         self.lab.refuse_a_second_run()
-        run = Run(id=str(ULID()), kind="fit", state="running", settings=self._described(config), created_at=time.time())
+        settings = self._described(config)
+        run_id = claimed_run_id(self.lab) or str(ULID())
+        run = Run(id=run_id, kind="fit", state="running", settings=settings, created_at=time.time())
         folder = self._run_folder(parts, run)
         with ExitStack() as unused:
             unused.callback(shutil.rmtree, folder.path, ignore_errors=True)

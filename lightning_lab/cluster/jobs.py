@@ -1,0 +1,67 @@
+"""What keeps a job while no kernel does: a Ray cluster, or this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from lightning_lab.cluster.errors import JobError
+from lightning_lab.cluster.folder import JobFolder
+
+JobState = Literal["queued", "running", "succeeded", "failed", "stopped"]
+ENDED: frozenset[str] = frozenset({"succeeded", "failed", "stopped"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """Where a job's process is. ``said``: the cluster's or the job's own words, why it ended."""
+
+    state: JobState
+    said: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+
+class Jobs(Protocol):
+    """Every method may raise `HeadUnreachableError`."""
+
+    address: str
+
+    def nodes(self) -> Sequence[Mapping[str, float]]:
+        """The resources of each machine, in Ray's words: ``CPU``, ``GPU``, ``accelerator_type:A100`` …"""
+        ...
+
+    def submit(self, job: JobFolder) -> None:
+        """Start the job's process, which outlives this one. Raises `JobError`."""
+        ...
+
+    def status(self, job: JobFolder) -> JobStatus:
+        """Raises `UnknownRunError` where the cluster does not know the job."""
+        ...
+
+    def log(self, job: JobFolder) -> str:
+        """What the job has printed; empty where that cannot be told."""
+        ...
+
+    def end(self, job: JobFolder) -> None:
+        """End the job's process now."""
+        ...
+
+
+def connect(address: str = "local") -> Jobs:
+    """``local``: this machine. ``ray://head`` or ``http://head:8265``: a Ray cluster, which must answer.
+
+    Raises `HeadUnreachableError`, or `JobError` for an address of neither kind.
+    """
+    if address == "local":
+        from lightning_lab.cluster.local_jobs import LocalJobs
+
+        return LocalJobs()
+    if address.startswith(("ray://", "http://", "https://")):
+        from lightning_lab.cluster.ray_jobs import RayJobs
+
+        return RayJobs(address)
+    raise JobError(f"There is no cluster {address!r}. Use 'local', 'ray://head' or 'http://head:8265'.")
