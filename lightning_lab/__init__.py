@@ -28,6 +28,7 @@ _EXPORTS = {
     "harness": "lightning_lab.harnesses",
     "load": "lightning_lab.notebook",
     "records": "lightning_lab.records",
+    "recipe": "lightning_lab.notebook",
     "register_estimator": "lightning_lab.algorithms",
     "tasks": "lightning_lab.tasks",
 }

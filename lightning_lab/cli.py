@@ -1,4 +1,4 @@
-"""``lightning-lab quickstart | doctor | serve | harnesses | engines | tokenizers``."""
+"""``lightning-lab quickstart | doctor | run | serve | harnesses | engines | tokenizers``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,13 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser("doctor", help="check the installation and say what to do")
     doctor.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are to be stored")
+    doctor.add_argument("--recipe", type=Path, metavar="FILE", help="also check what this recipe needs")
     doctor.set_defaults(command=_doctor)
+
+    run = commands.add_parser("run", help="train what a recipe says, to its end")
+    run.add_argument("recipe", type=Path, metavar="RECIPE")
+    run.add_argument("--runs", type=Path, default=Path("runs"), help="where the run is stored")
+    run.set_defaults(command=_run)
 
     serve = commands.add_parser("serve", help="the gateway without a notebook, for one rollout by hand")
     serve.add_argument("--policy", default="quickstart", help="quickstart, smollm2 or a model directory")
@@ -96,15 +102,32 @@ def _notebook() -> bytes | None:
 
 def _doctor(options: argparse.Namespace) -> int:
     from lightning_lab.notebook.doctor import examine
+    from lightning_lab.notebook.recipes import RecipeError, load_recipe
 
+    try:
+        recipe = load_recipe(options.recipe) if options.recipe else None
+    except RecipeError as error:
+        return _fail(str(error))
     problems = 0
-    for finding in examine(options.runs):
+    for finding in examine(options.runs, recipe):
         problems += finding.level == "problem"
         print(f"{_MARKS[finding.level]}  {finding.name}: {finding.said}", flush=True)
         if finding.action:
             print(f"         → {finding.action}")
     print("Everything that is needed is there." if not problems else f"{problems} to fix.")
     return 1 if problems else 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lightning_lab.notebook.recipes import run_recipe
+
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        return run_recipe(options.recipe, options.runs, ended)
+    except (RuntimeError, ValueError, ImportError, TypeError) as error:
+        return _fail(str(error))
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -51,8 +51,10 @@ class Jobs(Protocol):
         ...
 
 
-def connect(address: str = "local") -> Jobs:
+def connect(address: str = "local", *, python: str = "python") -> Jobs:
     """``local``: this machine. ``ray://head`` or ``http://head:8265``: a Ray cluster, which must answer.
+
+    ``python``: the interpreter on the cluster's machines that has Lightning Lab.
 
     Raises `HeadUnreachableError`, or `JobError` for an address of neither kind.
     """
@@ -63,5 +65,5 @@ def connect(address: str = "local") -> Jobs:
     if address.startswith(("ray://", "http://", "https://")):
         from lightning_lab.cluster.ray_jobs import RayJobs
 
-        return RayJobs(address)
+        return RayJobs(address, python=python)
     raise JobError(f"There is no cluster {address!r}. Use 'local', 'ray://head' or 'http://head:8265'.")

@@ -13,6 +13,8 @@ from lightning_lab.notebook.errors import (
 )
 from lightning_lab.notebook.lab import Lab, LabStatus
 from lightning_lab.notebook.policies import Learner, LearnerSpec, Policy, PolicySpec
+from lightning_lab.notebook.recipes import Recipe, RecipeError
+from lightning_lab.notebook.recipes import load_recipe as recipe
 from lightning_lab.notebook.rollout import RolloutView
 from lightning_lab.notebook.run import RunHandle, StoredRun, load
 from lightning_lab.notebook.selection import Selection
@@ -33,6 +35,8 @@ __all__ = [
     "MissingExtraError",
     "Policy",
     "PolicySpec",
+    "Recipe",
+    "RecipeError",
     "ResumeError",
     "RolloutError",
     "RolloutView",
@@ -43,4 +47,5 @@ __all__ = [
     "Trainer",
     "View",
     "load",
+    "recipe",
 ]

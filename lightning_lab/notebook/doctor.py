@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+
+from lightning_lab.notebook import doctor_machine as machine
+from lightning_lab.notebook.finding import Finding
+from lightning_lab.notebook.recipes import Recipe
+from lightning_lab.policy.engines.versions import SUPPORTED
 
 EXTENSION = "lightning-lab"
 REQUIRED = ("ipykernel", "jupyterlab", "fastapi", "uvicorn", "numpy", "pandas", "plotly", "pillow", "cloudpickle")
@@ -20,30 +25,26 @@ QUICKSTART = ("openai-agents", "reasoning-gym")
 _MODULES = {"pillow": "PIL", "openai-agents": "agents", "reasoning-gym": "reasoning_gym"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One line of the doctor's report."""
-
-    name: str
-    level: Literal["ok", "note", "problem"]
-    """A note is something that only some uses need."""
-    said: str
-    action: str = ""
-
-
-def examine(runs: Path) -> Iterator[Finding]:
-    """All checks, in the order in which one would fix them. None of them raises."""
+def examine(runs: Path, recipe: Recipe | None = None) -> Iterator[Finding]:
+    """All checks, in the order in which one would fix them; with a recipe also what that needs. None of them raises."""
     checks: Sequence[Callable[[], Finding]] = (
         _python,
         lambda: _packages("packages", REQUIRED, "problem", "pip install lightning-lab"),
         lambda: _packages("train extra", TRAIN, "note", 'pip install "lightning-lab[train]"'),
+        machine.versions,
         _torch,
+        machine.gpus,
+        machine.memory,
         lambda: _packages("quickstart extra", QUICKSTART, "note", 'pip install "lightning-lab[quickstart]"'),
         _model,
         _extension,
         _kernelspec,
         _port,
+        lambda: machine.proxies(os.environ),
         lambda: _runs(runs),
+        lambda: machine.disk(runs),
+        *(lambda engine=engine: machine.engine(engine) for engine in SUPPORTED),
+        *(machine.recipe_checks(recipe) if recipe else ()),
     )
     for check in checks:
         try:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement
 
 from lightning_lab.cluster import JobError, Workers, connect
 from lightning_lab.notebook.finding import Finding
+from lightning_lab.notebook.recipes import Recipe
+from lightning_lab.planning import DoesNotFitError
+from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.engines.installing import located
+from lightning_lab.policy.engines.versions import SUPPORTED
 
 GIB = 1 << 30
 LEAST_MEMORY_GIB, LEAST_DISK_GIB = 4.0, 5.0
@@ -115,6 +121,39 @@ def ray_cluster(address: str, workers: Workers) -> Finding:
     total = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
     said = f"{address}: {len(nodes)} machines, {total['CPU']:g} CPUs, {total['GPU']:g} GPUs"
     return Finding(name="cluster", level="ok", said=said)
+
+
+def engine(name: str, *, needed: bool = False) -> Finding:
+    """Whether an engine's environment is there, in a version of the table."""
+    level: Literal["note", "problem"] = "problem" if needed else "note"
+    try:
+        found = located(name)
+    except PolicyError as error:
+        what, _, action = str(error).partition(". ")
+        return Finding(name=name, level=level, said=what, action=action)
+    return Finding(name=name, level="ok", said=f"{found.version} ({SUPPORTED[name]}), {found.python}")
+
+
+def recipe_checks(recipe: Recipe) -> list[Callable[[], Finding]]:
+    """What a recipe needs of the machine: engines, GPUs, memory on them, and an address for agents elsewhere."""
+    checks: list[Callable[[], Finding]] = []
+    for name in sorted({recipe.policy.kind, recipe.learner.kind if recipe.learner else ""} & set(SUPPORTED)):
+        checks.append(lambda name=name: engine(name, needed=True))  # type: ignore[misc]
+    checks.append(lambda: ray_cluster(recipe.machine.cluster, recipe.workers))
+    checks.append(lambda: memory_plan(recipe))
+    if recipe.harness.image:
+        checks.append(lambda: gateway_address(str(recipe.lab.get("host", "127.0.0.1"))))
+    return checks
+
+
+def memory_plan(recipe: Recipe) -> Finding:
+    plan = recipe.plan()
+    said = str(plan).splitlines()[0]
+    try:
+        plan.check()
+    except DoesNotFitError as error:
+        return Finding(name="memory plan", level="problem", said=said, action=str(error).rpartition("GiB. ")[2])
+    return Finding(name="memory plan", level="ok", said=said)
 
 
 def file_system(path: Path, mounts: str) -> str:

@@ -42,7 +42,7 @@ from lightning_lab.store import SECRETS, Redaction, RunFolder, Store
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lightning_lab.cluster import Jobs
+    from lightning_lab.cluster import Jobs, Workers
     from lightning_lab.gateway.agl import AglServer
 
 log = logging.getLogger(__name__)
@@ -266,12 +266,17 @@ class Lab(metaclass=OneOpenLab):
 
     # -- runs that a cluster trains -----------------------------------------------------------------------------------
 
-    def connect(self, address: str = "local") -> Jobs:
+    def connect(self, address: str = "local", *, python: str = "python") -> Jobs:
         """Where the cell magic ``%%submit`` sends its cell: ``local``, ``ray://head`` or ``http://head:8265``.
 
-        ``local`` jobs are processes of this machine. Raises `cluster.HeadUnreachableError`.
+        ``local`` jobs are processes of this machine. ``python``: the interpreter on the cluster's machines that has
+        Lightning Lab. Raises `cluster.HeadUnreachableError`.
         """
-        return self._submissions.connect(address)
+        return self._submissions.connect(address, python)
+
+    def check_workers(self, workers: Workers) -> None:
+        """Raises `cluster.WorkersMissingError` unless the connected cluster, or this machine, has them."""
+        self._submissions.check(workers)
 
     def attach(self, run_id: str) -> AttachedRun:
         """Follow a submitted run, in the panel too, from this or any kernel with the same ``runs`` folder.

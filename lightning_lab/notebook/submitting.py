@@ -13,6 +13,7 @@ from ulid import ULID
 
 from lightning_lab.cluster import JobFolder, Jobs, ProgramError, Workers, connect, program_of
 from lightning_lab.notebook.attached import AttachedRun, JobStore
+from lightning_lab.notebook.job import Job
 
 if TYPE_CHECKING:
     from lightning_lab.notebook.lab import Lab
@@ -28,13 +29,18 @@ class Submissions:
         self._attached: dict[str, AttachedRun] = {}
         self.jobs: Jobs | None = None
 
-    def connect(self, address: str) -> Jobs:
-        """From now on ``%%submit`` sends cells there."""
-        self.jobs = connect(address)
+    def connect(self, address: str, python: str = "python") -> Jobs:
+        """From now on ``%%submit`` sends cells there. In a job, which is there already, nothing is asked."""
+        self.jobs = connect("local" if Job.current else address, python=python)
         shell = _shell()
         if shell is not None:
             shell.register_magic_function(self._magic, magic_kind="cell", magic_name=MAGIC)
         return self.jobs
+
+    def check(self, workers: Workers) -> None:
+        """Raises `cluster.WorkersMissingError`. In a job this was done when it was submitted."""
+        if Job.current is None:
+            workers.check((self.jobs or connect("local")).nodes())
 
     def submit(self, cell: str, earlier: Sequence[str], workers: Workers) -> AttachedRun:
         """Send a cell with what it uses of earlier ones. Raises `cluster.JobError`."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from ulid import ULID
 
+from lightning_lab.cluster import Workers
 from lightning_lab.notebook.job import claimed_run_id
 from lightning_lab.notebook.lab import Lab
 from lightning_lab.notebook.parts import Parts
@@ -67,14 +68,18 @@ class Trainer:
         """The settings of a run of so many steps. Raises `training.ConfigError`."""
         return TrainConfig(steps=steps, **self._settings)
 
-    def fit(self, steps: int) -> RunHandle:
+    def fit(self, steps: int, *, workers: Workers | None = None) -> RunHandle:
         """Start training in the background and return at once.
 
+        ``workers``: what this run needs; the cluster that the lab is connected to, or this machine, must have them
+        (`cluster.WorkersMissingError`). Who learns on them is the policy's setting (``ll.Learner.verl(ranks=8)``).
         Raises `LabBusyError` when a run is training, `LabClosedError`, `training.ConfigError`, and `PolicyError` for a
         policy that only answers.
         """
         parts = self.lab.open_parts()
         config = self.config(steps)
+        if workers is not None:
+            self.lab.check_workers(workers)
         self.lab.refuse_a_second_run()
         settings = self._described(config)
         run_id = claimed_run_id(self.lab) or str(ULID())

@@ -30,11 +30,12 @@ print(run.state, len(run.rollouts()), counts["succeeded"], counts["calls"], len(
 """
 
 
+@pytest.mark.timeout(600)
 def test_a_submitted_run_outlives_its_kernel_and_another_one_shows_it(tmp_path: Path) -> None:
     first = Kernel(tmp_path)
     try:
         for cell in (IMPORTS, OPEN, "lab.connect('local')", CELL):
-            first.run(cell)
+            first.run(cell, 150)
         [folder] = (tmp_path / "runs" / "jobs").iterdir()
         process = first.process()
         process.kill()
@@ -47,8 +48,8 @@ def test_a_submitted_run_outlives_its_kernel_and_another_one_shows_it(tmp_path: 
     second = Kernel(tmp_path)
     try:
         for cell in (IMPORTS, OPEN):
-            second.run(cell)
-        said = second.run(FOLLOW.format(run_id=run_id), 100).split()
+            second.run(cell, 150)
+        said = second.run(FOLLOW.format(run_id=run_id), 150).split()
         assert said == ["finished", "8", "8", "8", "2", run_id]
         wait_until(
             lambda: any(

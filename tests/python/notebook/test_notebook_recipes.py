@@ -1,0 +1,95 @@
+"""Recipes: complete, typed, within the memory of the machine that they name, and really run where a CPU is enough."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lightning_lab.notebook.recipes import RecipeError, load_recipe, run_recipe
+from lightning_lab.planning import DoesNotFitError
+from lightning_lab.store import Store
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def changed(tmp_path: Path, name: str, **changes: Any) -> Path:
+    """A copy beside the recipe's Python files; ``a__b=…`` replaces what stands at ``a.b``."""
+    recipe = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
+    for place, value in changes.items():
+        *parents, key = place.split("__")
+        part = recipe
+        for parent in parents:
+            part = part[parent]
+        part[key] = value
+    for file in RECIPES.glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text())
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_is_valid_and_fits_its_machine(name: str) -> None:
+    recipe = load_recipe(RECIPES / f"{name}.yaml")
+    assert recipe.name == name
+    recipe.config().check_loss()
+    plan = recipe.plan()
+    plan.check()
+    assert 0.4 * recipe.machine.gpu_gib < plan.peak_gib <= recipe.machine.gpu_gib
+    assert recipe._grader().name and "GiB" in recipe._repr_html_()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_machine_that_is_too_small_is_refused_before_anything_starts(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(changed(tmp_path, name, machine__gpu_gib=2.0))
+    with pytest.raises(DoesNotFitError, match="and a GPU has 2 GiB"):
+        recipe.open(tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_recipe_runs_to_its_end_with_the_embedded_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, "smollm2_cpu", policy__model="quickstart", trainer__n=2, steps=2)
+    assert run_recipe(path, tmp_path / "runs", threading.Event()) == 0
+    said = capsys.readouterr().out
+    assert "0.00 B parameters on 1 × 7 GiB: fits" in said and "finished" in said
+    stores = [Store(store, read_only=True) for store in (tmp_path / "runs").glob("*/store.sqlite")]
+    trained = [(store, run) for store in stores for run in store.runs() if run.kind == "fit"]
+    assert trained and all(len(store.steps(run.id)) == 2 for store, run in trained)
+    assert all(rollout.reward is not None for store, run in trained for rollout in store.rollouts(run.id))
+    for store in stores:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"polcy": {}}, "there is no key polcy; the nearest is policy"),
+        ({"policy__modle": "x"}, "there is no key policy.modle; the nearest is model"),
+        ({"trainer__learning_rat": 1}, "there is no key trainer.learning_rat; the nearest is learning_rate"),
+        ({"memory__engine__sequence_token": 1}, "memory.engine.sequence_token; the nearest is sequence_tokens"),
+        ({"machine__gpus": "eight"}, "machine.gpus: input should be a valid integer"),
+        ({"machine__kind": "B9000"}, "no kind 'B9000' of GPU"),
+        ({"trainer__estimator": "grop"}, "There is no estimator 'grop'"),
+        ({"memory__sizes": {"model_type": "mamba2"}, "policy__model": "none"}, "'mamba2' are not known"),
+        ({"harness": {"python": "sums.py:asker", "profile": "codex"}}, "one of python, profile and image; here are 2"),
+        ({"tasks": {}}, "either python or jsonl"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=said.replace("(", r"\(")):
+        load_recipe(changed(tmp_path, "smollm2_cpu", **changes))
+
+
+def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="cannot be read"):
+        load_recipe(tmp_path / "none.yaml")
+    recipe = load_recipe(changed(tmp_path, "smollm2_cpu", grader="sums.py:closer", tasks={"jsonl": "no.jsonl"}))
+    with pytest.raises(RecipeError, match="closer' names no grader"):
+        recipe._grader()
+    with pytest.raises(RecipeError, match=r"no\.jsonl cannot be read"):
+        recipe._tasks()
