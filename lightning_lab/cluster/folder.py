@@ -20,6 +20,8 @@ from typing import Any
 
 from lightning_lab.cluster.errors import JobError, UnknownRunError
 
+MODULE = "lightning_lab.notebook.job_process"
+"""What a job's process runs, with the runs folder and the run's id."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 

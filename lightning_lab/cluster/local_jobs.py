@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lightning_lab.cluster.folder import JobFolder
+from lightning_lab.cluster.folder import MODULE, JobFolder
 from lightning_lab.cluster.jobs import JobStatus
 from lightning_lab.cluster.workers import GPU_GIB
 
@@ -38,7 +38,7 @@ class LocalJobs:
         asked = job.read("job")
         with job.log.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "lightning_lab.notebook.job_process", str(job.runs), job.run_id],
+                [sys.executable, "-m", MODULE, str(job.runs), job.run_id],
                 cwd=asked["cwd"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_lab.cluster.errors import HeadUnreachableError, JobError, UnknownRunError
-from lightning_lab.cluster.folder import JobFolder
+from lightning_lab.cluster.folder import MODULE, JobFolder
 from lightning_lab.cluster.jobs import JobState, JobStatus
 
 DASHBOARD_PORT = 8265
@@ -50,7 +51,7 @@ class RayJobs:
             "/api/jobs/",
             {
                 "submission_id": job.run_id,
-                "entrypoint": f"{self._python} -m lightning_lab.notebook.job_process '{job.runs}' {job.run_id}",
+                "entrypoint": shlex.join([self._python, "-m", MODULE, str(job.runs), job.run_id]),
                 "runtime_env": {"env_vars": environment},
                 "metadata": {"lightning-lab": job.run_id},
             },

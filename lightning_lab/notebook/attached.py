@@ -36,6 +36,7 @@ class JobStore:
         self.redaction = lab.redaction
         self._lab = lab
         self._open: tuple[Any, Store] | None = None
+        self._decode: tuple[Store, Decode | None] | None = None
 
     @property
     def begun(self) -> bool:
@@ -63,10 +64,19 @@ class JobStore:
     def decode(self) -> Decode | None:
         """By the words that the copy carries; a live store has none, and is read by the lab's tokenizer if it is the
         same one."""
-        words = self.store.vocabulary()
+        store = self.store
+        if self._decode is None or self._decode[0] is not store:
+            self._decode = (store, self._decoder(store))
+        return self._decode[1]
+
+    def _decoder(self, store: Store) -> Decode | None:
+        words = store.vocabulary()
         if words:
             return lambda ids: _text(ids, words)
-        theirs, ours = (about["hashes"].get("tokenizer") for about in (self.manifest(self.job.run_id), self._own()))
+        theirs, ours = (
+            about["hashes"].get("tokenizer")
+            for about in (self.manifest(self.job.run_id), self._lab.manifest(self._lab.id))
+        )
         return self._lab.decode if theirs == ours else None
 
     def snapshot(self, feed: RunFeed | None) -> Snapshot:
@@ -75,9 +85,6 @@ class JobStore:
 
     def manifest(self, run_id: str) -> Mapping[str, Any]:
         return RunFolder.open(Path(self.job.read("begun").get("runs", self.job.runs)) / run_id).manifest()
-
-    def _own(self) -> Mapping[str, Any]:
-        return self._lab.manifest(self._lab.id)
 
     def close(self) -> None:
         """Idempotent."""

@@ -103,7 +103,7 @@ def test_a_job_is_submitted_followed_and_ended_over_http(
     job = job_in(tmp_path)
     jobs.submit(job)
     [asked] = head.asked
-    assert asked["submission_id"] == "01A" and f"job_process '{tmp_path}' 01A" in asked["entrypoint"]
+    assert asked["submission_id"] == "01A" and f"job_process {tmp_path} 01A" in asked["entrypoint"]
     assert asked["runtime_env"]["env_vars"]["HF_HUB_OFFLINE"] == "1"
     for theirs, ours in (
         ("PENDING", "queued"),
