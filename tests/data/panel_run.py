@@ -47,6 +47,8 @@ HOSTILE = (
     "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'> \x1b[31mred\x1b[0m \x00 "
     "\u202eevil\u202c \u200b \ud800 end"
 )
+READ_HOSTILE = HOSTILE.replace("\ud800", "\ufffd")
+"""As a model reads it: no tokenizer knows half a character."""
 LONG_LINE = "x" * 1_000_000
 TOOLS = (
     {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {"cmd": {}}}}},
@@ -117,7 +119,7 @@ def play(agent: Agent, task: Task, kind: str) -> None:
     first = agent.call(opening, look, interrupted=kind == "versions")
     if kind == "retry":
         agent.call(opening, look, kind="retry")
-    source = HOSTILE if kind == "hostile" else f"def fix(value):\n    return value  # {BUGS[int(task.id[-1])]}"
+    source = READ_HOSTILE if kind == "hostile" else f"def fix(value):\n    return value  # {BUGS[int(task.id[-1])]}"
     seen = [*opening, look, result("t1", source)]
     if kind == "tool_args":
         seen[2] = bash("t1", f"cat {file}", compact=True)
