@@ -168,7 +168,8 @@ export function decodeDetail(data: unknown): IRolloutDetail {
     tampering: list(detail.tampering).map(item => {
       const { at, message } = object(item);
       return { at: number(at), message: text(message) };
-    })
+    }),
+    earlierOutcomes: list(detail.attempts).map(item => text(object(item).outcome))
   };
 }
 

@@ -271,6 +271,8 @@ export interface IRolloutDetail {
   /** Whether a step consumed the samples; otherwise they are what the calls would give now. */
   readonly trained: boolean;
   readonly tampering: readonly ITampering[];
+  /** How each attempt before this one ended, oldest first. */
+  readonly earlierOutcomes: readonly string[];
   /** What was left out so that a notebook output stays small; empty when nothing was. */
   readonly cut: string;
 }

@@ -270,6 +270,18 @@ describe('the Rollout page', () => {
     expect(view.text('ll-rollout-state')).toBe('failed');
   });
 
+  it('says which attempt it is, and how the earlier ones ended', async () => {
+    const source = new TestSource();
+    const attempts = [
+      { attempt: 1, outcome: 'boot_timeout', error: HOSTILE },
+      { attempt: 2, outcome: HOSTILE, error: '' }
+    ];
+    source.answer = async () => decodeDetail({ ...detailJson({ rollout: { attempt: 3 } }), attempts });
+    const view = await page(source);
+    expect(view.node.querySelector('.ll-facts')?.textContent).toMatch(/Attempt3 · boot timeout · </);
+    expectTextOnly(view.node);
+  });
+
   it('says what went wrong and tries again', async () => {
     const source = new TestSource();
     source.answer = () => Promise.reject(new Error('The kernel did not answer within 10 s.'));

@@ -5,7 +5,13 @@ import { visibleLine } from '../text';
 import type { IRolloutInfo } from '../wire';
 import { useView } from './view';
 
-export function Facts({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
+interface IFacts {
+  readonly rollout: IRolloutInfo;
+  readonly earlier: readonly string[];
+}
+
+/** `earlier`: how the attempts before this one ended. */
+export function Facts({ rollout, earlier }: IFacts): JSX.Element {
   const { source, trans } = useView();
   const now = source.model.kernelNow;
   const end = rollout.finishedAt ?? (rollout.state === 'running' ? now : null);
@@ -18,7 +24,7 @@ export function Facts({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
     [trans.__('Step'), rollout.step === null ? '' : integer(rollout.step)],
     [trans.__('Queued for'), waited === null ? '' : duration(waited)],
     [trans.__('Ran for'), took === null ? '' : duration(took)],
-    [trans.__('Attempt'), rollout.attempt !== null && rollout.attempt > 1 ? integer(rollout.attempt) : ''],
+    [trans.__('Attempt'), attempts(rollout.attempt, earlier)],
     [trans.__('Exit code'), rollout.exitCode === null ? '' : String(rollout.exitCode)]
   ];
   return (
@@ -36,4 +42,12 @@ export function Facts({ rollout }: { rollout: IRolloutInfo }): JSX.Element {
       </dl>
     </section>
   );
+}
+
+/** Nothing of a first attempt; else its number and why there is another. */
+function attempts(attempt: number | null, earlier: readonly string[]): string {
+  if (attempt === null || attempt < 2) {
+    return '';
+  }
+  return [integer(attempt), ...earlier.map(outcome => words(visibleLine(outcome)))].join(' · ');
 }

@@ -74,7 +74,7 @@ function Body({ detail, weights, stamp, onOpen }: IBodyProps): JSX.Element {
     <div className="ll-rollout-body" data-column={column}>
       <div className="ll-side ll-side-facts">
         {weights && weights.rollouts.length > 1 && <Group id={rollout.id} weights={weights} onOpen={onOpen} />}
-        <Facts rollout={rollout} />
+        <Facts rollout={rollout} earlier={detail.earlierOutcomes} />
       </div>
       <div className="ll-columns-switch" role="group" aria-label={trans.__('What to show')}>
         {tabs.map(([name, label]) => (
