@@ -21,8 +21,9 @@ def learner() -> DetachedTorchLearner:
 
 @pytest.fixture(scope="session")
 def policy(learner: DetachedTorchLearner) -> Iterator[VllmPolicy]:
-    """The server parses by vLLM's own tool parser, so it also renders."""
-    made = VllmPolicy(MODEL, learner=learner, context_length=CONTEXT, tool_parser="hermes")
+    """The server parses by vLLM's own tool parser, so it also renders. One thread: two wait for each other where agents
+    and learner want the cores too."""
+    made = VllmPolicy(MODEL, learner=learner, context_length=CONTEXT, tool_parser="hermes", threads=1)
     made.start()
     try:
         yield made

@@ -49,7 +49,7 @@ async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
     row = await row_of(policy)
     version = policy.version
     store = Store(tmp_path / "store.sqlite")
-    gateway = Gateway(policy, store, sampling=Sampling(max_tokens=160))
+    gateway = Gateway(policy, store, sampling=Sampling(max_tokens=96))
     gateway.start()
     access = gateway.open_rollout("r")
     try:
