@@ -21,13 +21,14 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from lightning_lab.controller.cgroups import find_places
 from lightning_lab.controller.environment import Access
 from lightning_lab.controller.lifecycle import Lifecycle, Ticket
 from lightning_lab.controller.limits import Limits
 from lightning_lab.controller.outcomes import Ending, storable
+from lightning_lab.controller.pace import Pace, keep
 from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.controller.sandbox import Sandbox
 from lightning_lab.controller.servers import ServerPool
@@ -55,7 +56,7 @@ class Credentials(Protocol):
     """Who gives a rollout its way to the model: the gateway.
 
     It may also offer ``faults(rollout_id) -> list[str]``: outcomes (``policy_error``, ``context_overflow``) that
-    explain why the agent failed.
+    explain why the agent failed; and ``admission``: how many calls are in flight and held, for ``auto``.
     """
 
     def open_rollout(self, rollout_id: str, *, attempt: int = 1, sampling: Sampling | None = None) -> Access: ...
@@ -66,8 +67,8 @@ class Controller:
     """Runs rollouts as local processes, or as pods of a ``cluster``. Thread-safe.
 
     ``root`` is where private working directories go; ``concurrency`` bounds the rollouts that run at one time
-    (default: four per core, as agents mostly wait for the model); ``limits`` bound each local process tree,
-    ``sandbox`` shuts it in.
+    (default: four per core, as agents mostly wait for the model; ``auto``: see `pace`); ``limits`` bound each local
+    process tree, ``sandbox`` shuts it in.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Controller:
         credentials: Credentials,
         root: Path,
         *,
-        concurrency: int | None = None,
+        concurrency: int | Literal["auto"] | None = None,
         boot_timeout_s: float = 120.0,
         limits: Limits = Limits(),  # noqa: B008 - it is immutable
         sandbox: Sandbox | None = None,
@@ -84,7 +85,9 @@ class Controller:
     ) -> None:
         self.cluster, self.sandbox = cluster, sandbox
         self._store, self._credentials, self._root = store, credentials, Path(root)
-        self._concurrency = _checked(concurrency or 4 * (os.cpu_count() or 1))
+        self._pace = Pace() if concurrency == "auto" else None
+        fixed = concurrency if isinstance(concurrency, int) else 4 * (os.cpu_count() or 1)
+        self._concurrency = self._pace.concurrency if self._pace else _checked(fixed)
         self._boot_timeout_s, self._limits = boot_timeout_s, limits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -238,7 +241,11 @@ class Controller:
             if jobs is not None:
                 await jobs.start()
             ready.set_result(asyncio.get_running_loop())
+            if self._pace is not None:
+                pacing = asyncio.create_task(self._keep(self._pace))
             await self._stop.wait()
+            if self._pace is not None:
+                pacing.cancel()
             for rollout_id in list(self._tickets):
                 self._cancel(rollout_id)
             while self._tasks:
@@ -248,6 +255,19 @@ class Controller:
             if jobs is not None:
                 await jobs.close()
             await self._lifecycle.close()
+
+    async def _keep(self, pace: Pace) -> None:
+        def change(concurrency: int) -> None:
+            self._concurrency = concurrency
+            self._pump()
+
+        await keep(
+            pace,
+            self._store,
+            lambda: getattr(self._credentials, "admission", None),
+            lambda: (self._running >= self._concurrency, len(self._queue)),
+            change,
+        )
 
     def _enqueue(self, ticket: Ticket) -> None:
         self._queue.append(ticket)

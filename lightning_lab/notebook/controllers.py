@@ -26,6 +26,11 @@ class Controllers:
         self.cluster: Controller | None = None
 
     @property
+    def concurrency(self) -> int:
+        """How many agents of this machine may run at one time now."""
+        return self._own.concurrency
+
+    @property
     def sandbox(self) -> Sandbox | None:
         """What shuts in the agents of this machine."""
         return self._own.sandbox

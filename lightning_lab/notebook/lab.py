@@ -70,6 +70,8 @@ class LabStatus:
     phase: str
     queuing: int
     running: int
+    concurrency: int
+    """Agents of this machine that may run at one time."""
     in_flight: int
     """Model calls that generate now."""
     held: int
@@ -82,8 +84,9 @@ class Lab(metaclass=OneOpenLab):
 
     ``policy``: what ``ll.Policy`` gives, or any object with the policy protocol. ``runs``: the folder of run folders.
     ``sampling``: what the model samples with, whatever agents ask for. ``concurrency``: agents at a time (default:
-    four per core). ``limits``: what each may use of this machine. ``isolation="bwrap"``: agents see the system
-    read-only, their own folders, ``readable`` and the gateway, nothing else. ``gateway="process"``: gateway and store's
+    four per core; ``auto``: what model and machine can take, `controller.pace`). ``limits``: what each may use of this
+    machine. ``isolation="bwrap"``: agents see the system read-only, their own folders, ``readable`` and the gateway,
+    nothing else. ``gateway="process"``: gateway and store's
     writer in a process of their own, so that a kernel that computes does not slow them. ``resume``: the id of a run
     whose kernel died or whose lab was closed; that lab is opened again, for ``trainer.resume(id)``. ``redact``: regular
     expressions by name; what they match is hidden wherever a run is shown or exported
@@ -103,7 +106,7 @@ class Lab(metaclass=OneOpenLab):
         *,
         runs: str | Path = "runs",
         sampling: Sampling | None = None,
-        concurrency: int | None = None,
+        concurrency: int | Literal["auto"] | None = None,
         limits: Limits | None = None,
         isolation: Literal["bwrap"] | None = None,
         readable: Sequence[str | Path] = (),
@@ -370,6 +373,7 @@ class Lab(metaclass=OneOpenLab):
             run=snapshot.run["id"] if snapshot.run else None,
             phase=str(snapshot.phase.get("name", "idle")),
             paused=self.paused,
+            concurrency=self._parts.controller.concurrency,
             **{name: snapshot.counters.get(name, 0) for name in ("queuing", "running", "in_flight", "held")},
         )
 

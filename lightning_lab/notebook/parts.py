@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning_lab.controller import Controller, Limits, Sandbox
 from lightning_lab.gateway import Gateway
@@ -39,7 +39,7 @@ class Parts:
 class AgentSettings:
     """How a lab runs agents on this machine."""
 
-    concurrency: int | None = None
+    concurrency: int | Literal["auto"] | None = None
     limits: Limits = field(default_factory=Limits)
     sandbox: Sandbox | None = None
 

@@ -58,7 +58,7 @@ def processes(mark: str) -> list[psutil.Process]:
     return found
 
 
-def wait_until(condition: Callable[[], Any], limit_s: float = 15.0) -> Any:
+def wait_until(condition: Callable[[], Any], limit_s: float = 90.0) -> Any:
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if value := condition():
