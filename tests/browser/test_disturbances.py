@@ -93,8 +93,7 @@ def test_a_computing_cell_an_interrupt_and_a_closed_notebook(jupyterlab: Jupyter
     goes_on(page, "the run to go on after an interrupt of what waited beside it")
 
     page.get_by_role("tab", name="run.ipynb").locator(".jp-icon-hover").click()
-    if page.locator(".jp-Dialog .jp-mod-accept").count():
-        page.locator(".jp-Dialog .jp-mod-accept").click()
+    page.get_by_role("button", name="Discard changes to file").click()
     expect(page.locator(".jp-NotebookPanel")).to_have_count(0)
     goes_on(page, "the panel to follow the run without its notebook")
     expect(page.get_by_test_id("ll-panel")).to_have_attribute("data-status", "live")

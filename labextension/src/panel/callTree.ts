@@ -1,7 +1,7 @@
 /**
  * The call tree on canvas: pan by dragging or with the wheel, zoom with Ctrl and the wheel, move with the arrow keys.
  *
- * Only what is in sight is drawn; far out, calls are small blocks.
+ * Only what is in sight is drawn; far out, calls of one kind are one block.
  */
 
 import { ITree, nearest, neighbour } from '../tree/layout';
@@ -20,7 +20,7 @@ export interface ITreeCall {
   readonly mark: Mark;
   /** Beside its mark. */
   readonly label: string;
-  /** At the beginning of its thread. */
+  /** Behind the last call of its thread. */
   readonly thread: string;
 }
 
@@ -112,7 +112,7 @@ export class CallTree {
 
   private _size(scale: number): [number, number] {
     const { columns = 0, rows = [] } = this._tree ?? {};
-    return [((columns - 1) * COLUMN + 2 * MARGIN + 40) * scale, ((rows.length - 1) * ROW + 2 * MARGIN) * scale];
+    return [((columns - 1) * COLUMN + 2 * MARGIN + 120) * scale, ((rows.length - 1) * ROW + 2 * MARGIN) * scale];
   }
 
   /** Look at another part; true when that moved anything. */
@@ -197,39 +197,59 @@ export class CallTree {
     context.moveTo(Math.max(-1, left), y);
     context.lineTo(Math.min(this._width + 1, right), y);
     context.stroke();
-    const begin = calls.indexOf(nearest(tree, row, from));
-    for (let i = begin; i < calls.length && tree.column[calls[i]] <= to; i++) {
-      this._paintCall(context, calls[i], letters);
+    if (letters) {
+      const begin = calls.indexOf(nearest(tree, row, from));
+      for (let i = begin; i < calls.length && tree.column[calls[i]] <= to; i++) {
+        this._paintCall(context, calls[i]);
+      }
+    } else {
+      this._paintRuns(context, calls, y);
     }
     const { thread } = this._calls[first];
-    if (letters && thread && left > -COLUMN) {
+    if (letters && thread) {
       context.fillStyle = this._color('var(--jp-ui-font-color2)');
-      context.fillText(thread, Math.max(4, left - RADIUS), y - 15 * this._scale);
+      context.fillText(thread, right + RADIUS * this._scale + 22, y);
     }
   }
 
-  private _paintCall(context: CanvasRenderingContext2D, place: number, letters: boolean): void {
+  private _paintCall(context: CanvasRenderingContext2D, place: number): void {
     const [x, y] = this._at(place);
     const { mark, label } = this._calls[place];
-    const color = this._color(MARK_COLORS[mark]);
     const r = RADIUS * Math.min(1.2, this._scale);
     if (place === this._selected) {
-      context.strokeStyle = this._color('var(--jp-ui-font-color0)');
-      context.lineWidth = 2;
-      context.strokeRect(x - r - 4, y - r - 4, 2 * r + 8, 2 * r + 8);
-    }
-    context.fillStyle = color;
-    if (!letters) {
-      const size = Math.max(1.5, 2 * r);
-      context.fillRect(x - size / 2, y - size / 2, size, size);
-      return;
+      this._paintSelected(context, x, y, r);
     }
     context.fillStyle = this._color('var(--jp-layout-color1)');
     context.fillRect(x - r, y - r, 2 * r, 2 * r); // the line of the thread ends at the mark
-    context.fillStyle = context.strokeStyle = color;
+    context.fillStyle = context.strokeStyle = this._color(MARK_COLORS[mark]);
     drawMark(context, mark, x, y, r);
     context.fillStyle = this._color('var(--jp-ui-font-color2)');
     context.fillText(label, x + r + 4, y + 9 * this._scale);
+  }
+
+  /** Far out: calls of one kind, one after the other, are one block. */
+  private _paintRuns(context: CanvasRenderingContext2D, calls: readonly number[], y: number): void {
+    const size = Math.max(1.5, 2 * RADIUS * this._scale);
+    let start = 0;
+    for (let i = 1; i <= calls.length; i++) {
+      const { mark } = this._calls[calls[start]];
+      if (i === calls.length || this._calls[calls[i]].mark !== mark) {
+        const left = this._at(calls[start])[0] - size / 2;
+        const right = this._at(calls[i - 1])[0] + size / 2;
+        context.fillStyle = this._color(MARK_COLORS[mark]);
+        context.fillRect(left, y - size / 2, right - left, size);
+        start = i;
+      }
+    }
+    if (this._selected >= 0 && this._tree?.row[this._selected] === this._tree?.row[calls[0]]) {
+      this._paintSelected(context, this._at(this._selected)[0], y, size / 2);
+    }
+  }
+
+  private _paintSelected(context: CanvasRenderingContext2D, x: number, y: number, r: number): void {
+    context.strokeStyle = this._color('var(--jp-ui-font-color0)');
+    context.lineWidth = 2;
+    context.strokeRect(x - r - 4, y - r - 4, 2 * r + 8, 2 * r + 8);
   }
 
   /** From the call that began a thread down to its first call; only lines with an end in sight are drawn. */

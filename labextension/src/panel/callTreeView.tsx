@@ -50,7 +50,7 @@ export function CallTreeView({ calls }: { calls: readonly ICallDetail[] }): JSX.
       calls.map((call, place) => ({
         mark: markOf(call),
         label: String(call.ordinal),
-        thread: tree.before[place] < 0 && call.thread === 'main' ? '' : visibleLine(call.thread, 24)
+        thread: tree.before[place] < 0 && call.thread === 'main' ? '' : visibleLine(call.thread, 16)
       })),
     [calls, tree]
   );

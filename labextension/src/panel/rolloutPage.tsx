@@ -72,7 +72,7 @@ function Body({ detail, weights, stamp, onOpen }: IBodyProps): JSX.Element {
   ];
   return (
     <div className="ll-rollout-body" data-column={column}>
-      <div className="ll-side ll-side-facts">
+      <div className="ll-rollout-side">
         {weights && weights.rollouts.length > 1 && <Group id={rollout.id} weights={weights} onOpen={onOpen} />}
         <Facts rollout={rollout} earlier={detail.earlierOutcomes} />
       </div>
