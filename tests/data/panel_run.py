@@ -177,6 +177,7 @@ class Maker:
         began = self.now
         self._phase("collecting", step)
         made = [self._group(step, group) for group in range(self.groups)]
+        self.now = max(rollout.finished_at or 0.0 for group in made for rollout, _ in group)
         sets = {rollout.id: build_samples(calls, self.codec.decode) for group in made for rollout, calls in group}
         groups = [Group(id=group[0][0].group_id, rollouts=tuple(rollout for rollout, _ in group)) for group in made]
         batch = build_batch(groups, sets, config, step, step)
