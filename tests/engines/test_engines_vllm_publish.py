@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import aiohttp
 import numpy as np
 import pytest
 from engines_server import CONTEXT, MODEL, sample_of, socket_of
@@ -26,6 +27,14 @@ async def said(policy: VllmPolicy, max_tokens: int, *, temperature: float = 1.0,
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     (chunk,) = [chunk async for chunk in policy.generate(prompt, sampling, rollout_id="r")]
     return chunk
+
+
+async def sampled_tokens(policy: VllmPolicy) -> float:
+    """By the server's own count, of all its calls."""
+    connector = aiohttp.UnixConnector(socket_of(policy).removeprefix("unix://"))
+    async with aiohttp.ClientSession(connector=connector) as session, session.get("http://l/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
 
 
 async def row_of(policy: VllmPolicy) -> LossRow:
@@ -61,9 +70,9 @@ async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
             asyncio.create_task(client.chat.completions.create(model="any", messages=asked, stream=stream))
             for stream in (False, True)
         ]
-        while policy.replicas[0].open_calls < 2:  # noqa: ASYNC110 - another thread, no event to wait for
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(1.0)
+        before = await sampled_tokens(policy)
+        while policy.replicas[0].open_calls < 2 or await sampled_tokens(policy) < before + 16:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         report = await asyncio.to_thread(gateway.pause, mode="interrupt")
         assert (report.in_flight, report.interrupted, report.aborted) == (2, 2, 0)
         result = await asyncio.to_thread(policy.update, [[row]], loss="policy_gradient", options={}, learning_rate=1e-4)
