@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import cast
@@ -155,24 +155,23 @@ class TrainingLoop:
         started_at = time.time()
         self._phase(Phase.COLLECTING)
         groups, sample_sets = self._collect(collector)
-        collected_at = time.time()
+        told = {"carried_over": float(len(self._window)), "seconds_collect": time.time() - started_at}
+        with self._groups_go_on(collector) as going_on:
+            self._learn_from(groups, sample_sets, told, started_at)
+        going_on.result()  # what went wrong beside it ends the run after the step is stored
+
+    def _learn_from(
+        self, groups: list[Group], sample_sets: dict[str, SampleSet], told: Mapping[str, float], started_at: float
+    ) -> None:
+        """Update, where there is something to learn, and store the step. ``told``: further metrics."""
         batch = build_batch(groups, sample_sets, self._config, self._step, self._parts.policy.version)
-        metrics = {
-            **batch.metrics,
-            "breaks": float(len(batch.breaks)),
-            "carried_over": float(len(self._window)),
-            "seconds_collect": collected_at - started_at,
-        }
+        metrics = {**batch.metrics, **told, "breaks": float(len(batch.breaks))}
         skipped = batch.skipped or self._unusable(batch)
-        going_on: Future[None] | None = None
         if not skipped:
-            with self._groups_go_on(collector) as going_on:
-                learned = self._update(batch)
+            learned = self._update(batch)
             skipped = "non_finite_gradient" if learned.pop("skipped", 0.0) else ""
             metrics = {**learned, **metrics}
         self._store_seq = self._records.step(self._step, batch, metrics, skipped, started_at)
-        if going_on is not None:
-            going_on.result()  # what went wrong beside the update ends the run after the step is stored
 
     def _collect(self, collector: Collector) -> tuple[list[Group], dict[str, SampleSet]]:
         """The groups of one update, whole, oldest first, whatever the order in which they completed."""
@@ -209,7 +208,7 @@ class TrainingLoop:
 
     @contextlib.contextmanager
     def _groups_go_on(self, collector: Collector) -> Iterator[Future[None]]:
-        """Beside an update: rollouts that end make room for others, whose processes start while calls are held."""
+        """Beside a step: rollouts that end make room for others, whose processes start while calls are held."""
         over = threading.Event()
 
         def receive() -> None:
