@@ -46,7 +46,15 @@ SUPPORTED: Mapping[str, Range] = {
 
 VERL_REQUIREMENTS = (
     f"verl=={SUPPORTED['verl'].installed}",
-    *("TransferQueue", "cachetools", "msgspec", "nvtx", "pyzmq"),  # verl's workers import them; it names them in extras
+    *(
+        "TransferQueue",
+        "cachetools",
+        "fastapi",
+        "msgspec",
+        "nvtx",
+        "pyzmq",
+        "uvicorn",
+    ),  # verl's workers import them; it names them in extras
     *("accelerate", "jinja2>=3.1.6", "orjson>=3.10", "safetensors>=0.4", "tokenizers>=0.20"),
 )
 VERL_TORCH = "2.13.0"
