@@ -183,7 +183,9 @@ def run_ours(pipe: Connection, upstream: str, mode: str, busy: bool) -> None:
         bridge = Bridge(Shown(RunFeed(store, "run")), lambda frame: None)
         store.subscribe(lambda _: bridge.wake())
         bridge.start()
-        pipe.send([(access.url, access.key) for access in (gateway.open_rollout(one.id) for one in rollouts)])
+        accesses = [gateway.open_rollout(one.id) for one in rollouts]
+        pid = gateway._process.pid if isinstance(gateway, GatewayProcess) else os.getpid()
+        pipe.send(([(access.url, access.key) for access in accesses], pid))
         orders = threading.Thread(target=obey, args=(pipe, store, gateway), daemon=True)
         orders.start()
         if busy:

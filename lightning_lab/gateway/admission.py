@@ -8,8 +8,10 @@ rises while admission is closed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -51,6 +53,25 @@ class PauseReport:
     left: int
     """Of the aborted, how many run on all the same; anything but 0 is a fault of the policy."""
     waited_s: float
+
+
+class Pausable(ABC):
+    """Whoever lets calls in, or holds them."""
+
+    @abstractmethod
+    def pause(self, *, deadline_s: float = 60.0, mode: PauseMode = "wait") -> PauseReport: ...
+
+    @abstractmethod
+    def resume(self) -> None: ...
+
+    @contextlib.contextmanager
+    def paused(self, *, deadline_s: float = 60.0) -> Iterator[PauseReport]:
+        """`pause`, and `resume` whatever happens inside."""
+        report = self.pause(deadline_s=deadline_s)
+        try:
+            yield report
+        finally:
+            self.resume()
 
 
 class Ticket:

@@ -20,6 +20,7 @@ _SUB_AGENT_KIND = b"x-openai-subagent"
 _THREADS = (b"thread-id", b"x-claude-code-session-id", b"x-session-id", b"x-litellm-session-id")
 _PARENTS = (b"x-codex-parent-thread-id", b"x-parent-session-id")
 _RETRY = b"x-stainless-retry-count"
+_READ = frozenset({_AGENT, _SUB_AGENT_KIND, _RETRY, *_THREADS, *_PARENTS})
 _COMPACTION_KINDS = ("compact", "compaction")
 
 _TALK = r"(?:conversation|session|chat|thread|history|context)"
@@ -48,9 +49,14 @@ class Identity:
     """The client says that it sent the same request before."""
 
 
+_UNKNOWN = Identity()
+
+
 def identity(headers: Iterable[tuple[bytes, bytes]]) -> Identity:
     """Reads the headers of Codex, Claude Code, OpenCode, OpenHands and the OpenAI and Anthropic SDKs."""
-    found = {name: value.decode("latin-1").strip() for name, value in headers}
+    found = {name: value.decode("latin-1").strip() for name, value in headers if name in _READ}
+    if not found:
+        return _UNKNOWN
     agent, kind = found.get(_AGENT, ""), found.get(_SUB_AGENT_KIND, "").lower()
     compaction = kind in _COMPACTION_KINDS
     parent = any(found.get(name) for name in _PARENTS)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from lightning_lab.gateway.admission import Admission
 from lightning_lab.gateway.auth import Grant, rollout_finished
 from lightning_lab.gateway.calltree import CallTree
+from lightning_lab.gateway.commits import Commits
 from lightning_lab.gateway.errors import Fault, as_fault
 from lightning_lab.gateway.exchange import Asked, Exchange, json_object
 from lightning_lab.gateway.ledger import Ledger
@@ -66,6 +67,7 @@ class Capture:
         self.endpoint = policy if isinstance(policy, ChatPolicy) else None
         """The policy, where it is asked with conversations instead of ids."""
         self.store = store
+        self.commits = Commits()
         self.admission = admission
         self.sampling = sampling
         self.patience = patience

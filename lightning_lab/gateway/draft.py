@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from ulid import ULID
 
 from lightning_lab.gateway.calltree import Place
 from lightning_lab.gateway.prompt import Prompt
@@ -20,8 +19,8 @@ _SEED_STRIDE = 1_000_003
 class Draft:
     """What one generation has given so far."""
 
-    def __init__(self, prompt: Prompt, place: Place, used: Sampling, ordinal: int) -> None:
-        self.id = f"c-{ULID()}"
+    def __init__(self, call_id: str, prompt: Prompt, place: Place, used: Sampling, ordinal: int) -> None:
+        self.id = call_id
         self._prompt = prompt.ids
         self.kept, self.left = prompt.kept, prompt.left
         self.parent_id = prompt.turns[-1].call_id if prompt.turns else None

@@ -64,6 +64,8 @@ class Exchange:
         self._arrived_at = asked.arrived_at
         self._memory = capture.memory(asked.grant)
         self._gone = False
+        self._heir = self._inherited = False
+        """Whether this takes the place of another that was lost, and whether another takes the place of this."""
         self._abort_reason: Exception | None = None
         self._task: asyncio.Task[None] | None = None
         patience = capture.patience
@@ -117,6 +119,9 @@ class Exchange:
         except BaseException as error:
             self._record_failure(head, drafts, error)
             raise
+        if self._heir:
+            for draft in drafts:
+                draft.place = replace(place, kind="retry")
         calls = [self._record(head, draft, choice) for draft, choice in zip(drafts, choices, strict=True)]
         await self._commit(calls)
         self._remember(prompt, request, calls, place)
@@ -186,17 +191,23 @@ class Exchange:
                 f"The prompt has {len(prompt.ids)} tokens, and the model's context length is {policy.context_length}. "
                 "Shorten the conversation."
             )
-        first = self.grant.next_ordinal
+        first, name = self.grant.next_ordinal, str(ULID())
         self.grant.next_ordinal += request.n
         drafts = [
-            Draft(prompt, place, decide(run, request, room=room, ordinal=ordinal), ordinal)
-            for ordinal in range(first, first + request.n)
+            Draft(
+                f"c-{name}" if request.n == 1 else f"c-{name}-{at}",
+                prompt,
+                place,
+                decide(run, request, room=room, ordinal=first + at),
+                first + at,
+            )
+            for at in range(request.n)
         ]
         if endpoint is not None:
             for draft in drafts:
                 draft.reply = ask(endpoint, request, draft.used)
         head = Head(
-            id=f"{self._wire.answer_prefix}{ULID()}",
+            id=self._wire.answer_prefix + name,
             created=int(self._arrived_at),
             model=request.model or policy.name,
             request=request,
@@ -281,6 +292,9 @@ class Exchange:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._gone = True
+        for other in self._capture.same(self):
+            if other._arrived_at >= self._arrived_at and not (other._gone or other._heir or self._inherited):
+                other._heir = self._inherited = True  # it was sent again before this was seen
         self.abort(ClientGoneError("The client disconnected before the reply was complete."))
 
     def _record(self, head: Head, draft: Draft, choice: Choice | None, error: str = "") -> Call:
@@ -288,14 +302,15 @@ class Exchange:
 
     def _record_failure(self, head: Head, drafts: list[Draft], error: BaseException) -> None:
         """Keep what was asked and sampled; nobody waits for it."""
-        self._memory.retries.broke(self.digest)
+        if not self._inherited:
+            self._memory.retries.broke(self.digest)
         for draft in drafts:
             self._capture.store.put_call(self._record(head, draft, None, error=str(error) or type(error).__name__))
 
     async def _commit(self, calls: list[Call]) -> None:
         try:
             for written in [self._capture.store.put_call(call) for call in calls]:
-                await asyncio.wrap_future(written)
+                await self._capture.commits.wait(written)
         except Exception as error:
             _log.exception("A call of rollout %s could not be stored", self.grant.rollout_id)
             raise Fault(500, "store_error", f"The reply could not be stored, so it is not sent: {error}") from error

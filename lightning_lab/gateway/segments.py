@@ -7,14 +7,10 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from lightning_lab.records import Ids
+from lightning_lab.store.spelling import BLOCK, SPAN, block_starts
 
-_BLOCK = 256
-"""Ids that are decoded together."""
-_SPAN = 8
-"""The most ids that one character spans."""
 _TRIES = 8
 """Occurrences of a text that are looked at: most are found at the first."""
-_UNFINISHED = "\ufffd"
 
 
 class Spelled:
@@ -23,14 +19,14 @@ class Spelled:
     def __init__(self, ids: Ids, decode: Callable[[Ids], str]) -> None:
         self._ids = ids
         self._decode = decode
-        self._starts = self._block_starts()
+        self._starts = block_starts(ids, decode)
         texts = [decode(ids[a:b]) for a, b in zip(self._starts, self._starts[1:], strict=False)]
         self._offsets = [0, *accumulate(len(text) for text in texts)]
         self._text = "".join(texts)
 
     def find(self, text: str, after: int) -> tuple[int, int] | None:
         """``(start, stop)`` of the first ids at or after ``after`` that decode to exactly ``text``, or None."""
-        at = self._text.find(text, max(0, self._offset(after) - _SPAN))
+        at = self._text.find(text, max(0, self._offset(after) - SPAN))
         for _ in range(_TRIES):
             if at < 0 or not text:
                 return None
@@ -40,18 +36,6 @@ class Spelled:
                     return start, stop
             at = self._text.find(text, at + 1)
         return None
-
-    def _block_starts(self) -> list[int]:
-        """Block borders that cut no character."""
-        starts, end = [0], len(self._ids)
-        while starts[-1] < end:
-            stop = min(starts[-1] + _BLOCK, end)
-            for longer in range(stop, min(stop + _SPAN, end)):
-                if not self._decode(self._ids[starts[-1] : longer]).endswith(_UNFINISHED):
-                    stop = longer
-                    break
-            starts.append(stop)
-        return starts
 
     def _offset(self, index: int) -> int:
         """The character at which the id stands, within a few."""
@@ -69,7 +53,7 @@ class Spelled:
         """Where the ids from ``start`` on have decoded to exactly ``text``."""
         offset = self._offset(start) + len(text)
         block = min(bisect_right(self._offsets, offset) - 1, len(self._starts) - 2)
-        low, high = max(start, self._starts[block] - _BLOCK), min(len(self._ids), self._starts[block + 1] + _BLOCK)
+        low, high = max(start, self._starts[block] - BLOCK), min(len(self._ids), self._starts[block + 1] + BLOCK)
         near = low
         while near < high:  # the first stop that decodes to at least as much text
             middle = (near + high) // 2

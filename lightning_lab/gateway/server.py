@@ -8,12 +8,12 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import uvicorn
 
-from lightning_lab.gateway.admission import Admission, AdmissionState, PauseReport
+from lightning_lab.gateway.admission import Admission, AdmissionState, Pausable, PauseReport
 from lightning_lab.gateway.app import BODY_LIMIT, Service, create_app
 from lightning_lab.gateway.auth import Access, Grants, served_hosts
 from lightning_lab.gateway.capture import CallStore, Capture, Patience
@@ -31,7 +31,7 @@ _CLOSE_S = 10.0
 _ROLLOUT_CLOSE_S = 5.0
 
 
-class Gateway:
+class Gateway(Pausable):
     """Serves one policy to many rollouts and records every call. All methods may be used from any thread."""
 
     def __init__(
@@ -154,15 +154,6 @@ class Gateway:
         with contextlib.suppress(GatewayError):
             self._on_loop(self._resume)
             self._tell_admission()
-
-    @contextlib.contextmanager
-    def paused(self, *, deadline_s: float = 60.0) -> Iterator[PauseReport]:
-        """`pause`, and `resume` whatever happens inside."""
-        report = self.pause(deadline_s=deadline_s)
-        try:
-            yield report
-        finally:
-            self.resume()
 
     @property
     def admission(self) -> AdmissionState:

@@ -14,16 +14,12 @@ import numpy as np
 
 from lightning_lab.records import Ids, Mask
 from lightning_lab.store.redaction import Redaction
+from lightning_lab.store.spelling import SPAN, UNFINISHED, block_starts
 
 Decode = Callable[[Ids], str]
 
 HIDDEN = -1
 """Stands for an id that was taken out."""
-_BLOCK = 256
-"""Ids that are decoded together."""
-_SPAN = 8
-"""The most ids that one character spans."""
-_UNFINISHED = "\ufffd"
 
 
 def hidden(ids: Ids, secrets: Collection[str], redaction: Redaction, decode: Decode | None) -> Mask:
@@ -57,7 +53,7 @@ class _Spelled:
     def __init__(self, ids: Ids, decode: Decode) -> None:
         known = np.where(ids < 0, 0, ids)  # taken out before: they say nothing, and a tokenizer knows no id −1
         self._ids, self._decode = known, decode
-        self._starts = self._block_starts()
+        self._starts = block_starts(known, decode)
         texts = [decode(known[a:b]) for a, b in zip(self._starts, self._starts[1:], strict=False)]
         self._offsets = [0, *accumulate(len(text) for text in texts)]
         self._ends: dict[int, list[tuple[int, int]]] = {}
@@ -79,23 +75,11 @@ class _Spelled:
             places, before, slack = [], offset, 0
             for stop in range(first + 1, last + 1):
                 text = self._decode(self._ids[first:stop])
-                after, wobble = offset + len(text), _SPAN if text.endswith(_UNFINISHED) else 0
+                after, wobble = offset + len(text), SPAN if text.endswith(UNFINISHED) else 0
                 places.append((min(before, after) - max(slack, wobble), max(before, after) + max(slack, wobble)))
                 before, slack = after, wobble
             self._ends[block] = places
         return self._ends[block]
-
-    def _block_starts(self) -> list[int]:
-        """Block borders that cut no character."""
-        starts, end = [0], len(self._ids)
-        while starts[-1] < end:
-            stop = min(starts[-1] + _BLOCK, end)
-            for longer in range(stop, min(stop + _SPAN, end)):
-                if not self._decode(self._ids[starts[-1] : longer]).endswith(_UNFINISHED):
-                    stop = longer
-                    break
-            starts.append(stop)
-        return starts
 
 
 def _places(text: str, secret: str) -> list[tuple[int, int]]:

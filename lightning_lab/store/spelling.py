@@ -1,4 +1,4 @@
-"""What a single token says, by a decoder that is made for whole texts."""
+"""What parts of a sequence of ids say, by a decoder that is made for whole texts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,26 @@ from collections.abc import Callable
 import numpy as np
 
 from lightning_lab.records import Ids
+
+BLOCK = 256
+"""Ids that are decoded together."""
+SPAN = 8
+"""The most ids that one character spans."""
+UNFINISHED = "\ufffd"
+"""What a decoder writes for a part of a character."""
+
+
+def block_starts(ids: Ids, decode: Callable[[Ids], str]) -> list[int]:
+    """Borders of blocks of about `BLOCK` ids, first and last included, that cut no character."""
+    starts, end = [0], len(ids)
+    while starts[-1] < end:
+        stop = min(starts[-1] + BLOCK, end)
+        for longer in range(stop, min(stop + SPAN, end)):
+            if not decode(ids[starts[-1] : longer]).endswith(UNFINISHED):
+                stop = longer
+                break
+        starts.append(stop)
+    return starts
 
 
 def spell(decode: Callable[[Ids], str], id_: int) -> str:

@@ -27,12 +27,12 @@ Subscriber = Callable[[Sequence[Event]], None]
 
 _LARGEST_BATCH = 4096
 _CROWD = 2
-_WINDOW_S = 0.002
+_WINDOW_S = 0.005
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Item:
     """A put waiting for its commit. ``put`` is None for a barrier: it resolves when all before it is committed."""
 

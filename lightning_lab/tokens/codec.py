@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,13 @@ class ChatCodec:
         self._tokenizer = _load_tokenizer(self.directory)
         self._special = _special_tokens(self.directory, self._config)
         self._variables: Mapping[str, Any] = self._special
+        self._given = chat_template
         self._template, self._tool_template = self._find_templates(chat_template)
         self.stop_ids = self._find_stop_ids()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process reads the same files."""
+        return partial(ChatCodec, chat_template=self._given), (self.directory,)
 
     @property
     def vocabulary_size(self) -> int:

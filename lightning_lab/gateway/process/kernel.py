@@ -9,18 +9,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_lab.gateway.admission import AdmissionState, PauseReport
+from lightning_lab.gateway.admission import AdmissionState, Pausable, PauseReport
 from lightning_lab.gateway.auth import Access
 from lightning_lab.gateway.errors import GatewayError
 from lightning_lab.gateway.process.channel import Channel, ChannelClosedError
 from lightning_lab.gateway.process.child import Setup
-from lightning_lab.gateway.process.policy import KernelPolicy, PolicyService
+from lightning_lab.gateway.process.policy import Codec, CodecPolicy, KernelPolicy, PolicyService
 from lightning_lab.policy.base import ChatPolicy, Policy, has_engine
 from lightning_lab.records import Event, PauseMode, Sampling
 from lightning_lab.store.errors import DiskError, StoreClosedError
@@ -34,7 +34,7 @@ _START_S = 60.0
 _END_S = 20.0
 
 
-class GatewayProcess:
+class GatewayProcess(Pausable):
     """Has the interface of `Gateway`; `writer` is for the `Store` that reads what the process writes.
 
     ``policy`` is asked here, in the kernel, unless ``build`` says how to make it there.
@@ -68,7 +68,9 @@ class GatewayProcess:
         if self._service:
             self._service.start(self.channel)
         able = (hasattr(policy, "encode"), has_engine(policy))
-        make = build or partial(KernelPolicy, policy.name, policy.context_length, *able)
+        codec: Codec | None = getattr(policy, "codec", None)
+        kind: Callable[..., KernelPolicy] = KernelPolicy if codec is None else partial(CodecPolicy, codec)
+        make = build or partial(kind, policy.name, policy.context_length, *able)
         try:
             setup = Setup(store=store, durability=durability, policy=make, options=options)
             self.channel.ask("start", setup).result(_START_S)
@@ -114,15 +116,6 @@ class GatewayProcess:
         """Let held calls in. Harmless when nothing is paused or the process is gone."""
         with contextlib.suppress(GatewayError):
             self._ask("resume")
-
-    @contextlib.contextmanager
-    def paused(self, *, deadline_s: float = 60.0) -> Iterator[PauseReport]:
-        """`pause`, and `resume` whatever happens inside."""
-        report = self.pause(deadline_s=deadline_s)
-        try:
-            yield report
-        finally:
-            self.resume()
 
     @property
     def admission(self) -> AdmissionState:

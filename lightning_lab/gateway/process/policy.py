@@ -1,6 +1,7 @@
 """A policy that lives in the kernel, asked from the gateway's process.
 
-Rendering, parsing and decoding wait for the kernel; a generation is a stream of chunks that the kernel pushes.
+A generation is a stream of chunks that the kernel pushes. Rendering, parsing and decoding wait for the kernel, unless
+the policy shows a `Codec`: then they are done here.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from lightning_lab.gateway.process.channel import Channel, Handler
-from lightning_lab.policy.base import Chunk, Policy, Rendered
+from lightning_lab.policy.base import Chunk, Policy, Rendered, RenderError
 from lightning_lab.records import Ids, Message, Sampling
 
 _THREADS = 4
@@ -92,6 +93,43 @@ class KernelPolicy:
     def _ask(self, method: str, *arguments: Any) -> Any:
         assert self._channel is not None
         return self._channel.ask("policy", method, arguments).result()
+
+
+class Codec(Protocol):
+    """Conversation → ids → reply, without the model. It travels to the gateway's process by pickle."""
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Ids: ...
+
+    def encode(self, text: str) -> Ids: ...
+
+    def decode(self, ids: Ids) -> str: ...
+
+    def parse(self, ids: Ids) -> Message: ...
+
+
+class CodecPolicy(KernelPolicy):
+    """One whose kernel is asked to generate, and for nothing else: a busy cell does not keep a conversation waiting."""
+
+    def __init__(self, codec: Codec, name: str, context_length: int, encodes: bool, freezes: bool) -> None:
+        super().__init__(name, context_length, encodes, freezes)
+        self._codec = codec
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Rendered:
+        from lightning_lab.tokens import TemplateError  # needs a tokenizer library, which whoever has a codec has
+
+        try:
+            return Rendered(ids=self._codec.render(messages, tools))
+        except TemplateError as error:
+            raise RenderError(str(error)) from error
+
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
+        return self._codec.parse(ids)
+
+    def decode(self, ids: Ids) -> str:
+        return self._codec.decode(ids)
+
+    def _encode(self, text: str) -> Ids:
+        return self._codec.encode(text)
 
 
 class PolicyService:

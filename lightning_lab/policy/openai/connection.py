@@ -71,8 +71,8 @@ class Connection(asyncio.Protocol):
             await self._wait()
         part = self._parts.popleft()
         self._waiting -= len(part)
-        if self._waiting < _MOST_WAITING <= self._waiting + len(part) and self._transport is not None:
-            self._transport.resume_reading()
+        if self._waiting < _MOST_WAITING <= self._waiting + len(part):
+            self._read_on(True)
         return part
 
     def release(self) -> None:
@@ -98,8 +98,8 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(ConnectionError(f"what came is no HTTP: {error}"))
-        if self._waiting >= _MOST_WAITING and self._transport is not None:
-            self._transport.pause_reading()
+        if self._waiting >= _MOST_WAITING:
+            self._read_on(False)
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -146,6 +146,14 @@ class Connection(asyncio.Protocol):
             await self._waiter
         finally:
             self._waiter = None
+
+    def _read_on(self, more: bool) -> None:
+        if self._transport is None or self._error is not None:  # a closed transport refuses both
+            return
+        if more:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -33,6 +33,12 @@ class Connections:
         named = {"Host": self._server.netloc, "Accept-Encoding": "identity", **headers}
         if self._proxy is not None and self._secure is None:
             named |= _proxy_headers(self._proxy)
+        path = self._server.path
+        if " " in path or not all(text.isascii() and text.isprintable() for text in (path, *named.values())):
+            raise PolicyError(
+                "base_url or api_key has a character that HTTP cannot carry, such as a line break or an accent. "
+                "Check both; in an address, write it as %XX."
+            )
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in named.items())
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
         self._lock = threading.Lock()

@@ -103,6 +103,12 @@ class TorchPolicy:
             if self._started:
                 self._engine.close()
 
+    @property
+    def codec(self) -> ChatCodec:
+        """Its tokenizer and template; a gateway in another process takes a copy."""
+        self.start()
+        return self._codec
+
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Rendered:
         self.start()
         try:

@@ -10,19 +10,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import gateway_lab
+import numpy as np
 import pytest
 from gateway_lab import Lab, Say, echo, tool_call
+from gateway_upstream import KEY, Upstream
 
 from lightning_lab.gateway import GatewayError
 from lightning_lab.gateway.process import GatewayProcess
-from lightning_lab.policy.base import ContextOverflowError
-from lightning_lab.records import Event
+from lightning_lab.policy.base import Chunk, ContextOverflowError, Rendered
+from lightning_lab.policy.catalog import resolve_model
+from lightning_lab.policy.openai import OpenAIPolicy
+from lightning_lab.records import Event, Ids, Message
 from lightning_lab.store import Store, StoreError
+from lightning_lab.tokens import ChatCodec
 
 HERE = Path(__file__).parent
 
@@ -87,6 +94,58 @@ async def test_faults_cross_the_border_as_they_are(make_outside: Callable[..., L
     unsaid = await lab.chat("UNRENDERABLE")
     assert (unsaid.status_code, unsaid.json()["error"]["code"]) == (400, "render_error")
     assert isinstance(lab.store.mark_delivered("c-none").exception(), StoreError)
+
+
+class Mute(gateway_lab.ScriptedPolicy):
+    """Generates, and shows a codec; nobody may ask it to render or to parse."""
+
+    codec = ChatCodec(resolve_model("quickstart"))
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Rendered:
+        raise AssertionError("rendered in the kernel")
+
+    def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
+        raise AssertionError("parsed in the kernel")
+
+    def decode(self, ids: Ids) -> str:
+        return self.codec.decode(ids)
+
+
+async def test_a_codec_renders_and_parses_beside_the_gateway(
+    make_outside: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec, end = Mute.codec, sorted(Mute.codec.stop_ids)[0]
+    monkeypatch.setattr(gateway_lab, "make_policy", Mute)
+
+    def four(prompt: str) -> Say:
+        ids = np.append(codec.encode("four"), end).astype(np.int32)
+        told = Chunk(ids=ids, logprobs=np.zeros(len(ids), np.float32), versions=0 * ids, finish_reason="stop")
+        return Say(chunks=[told])
+
+    lab = make_outside(four)
+    messages = [{"role": "user", "content": "2+2?"}]
+    first = (await lab.chat(messages=messages)).json()["choices"][0]["message"]
+    assert first["content"] == "four"
+    await lab.chat(messages=[*messages, first, {"role": "user", "content": "and?"}])
+    one, two = lab.calls()
+    assert one.prompt_ids.tolist() == codec.render(one.messages).tolist()
+    assert two.parent_id == one.id
+
+
+async def test_an_endpoint_is_asked_from_there(upstream: Upstream, tmp_path: Path) -> None:
+    build = partial(OpenAIPolicy, upstream.url, "m", api_key=KEY)
+    gateway = await asyncio.to_thread(GatewayProcess, build(), tmp_path / "store.sqlite", build=build)
+    store = Store(tmp_path / "store.sqlite", writer=gateway.writer)
+    try:
+        await asyncio.to_thread(gateway.start)
+        lab = Lab(gateway, None, store, await asyncio.to_thread(gateway.open_rollout, "r-1"))  # type: ignore[arg-type]
+        assert (await lab.chat("hello")).json()["choices"][0]["message"]["content"] == "Hello"
+        [call] = await asyncio.to_thread(lab.calls)
+        assert (call.prompt_ids.tolist(), call.sampled_ids.tolist()) == ([1, 2, 3], [10, 11, 12, 13])
+        assert call.delivered
+    finally:
+        await asyncio.to_thread(gateway.close)
+        await asyncio.to_thread(store.close)
 
 
 async def test_pause_holds_and_a_disconnect_cancels(make_outside: Callable[..., Lab]) -> None:

@@ -18,6 +18,7 @@ import pytest
 from gateway_lab import HASTY, Lab, Say, ScriptedPolicy, chat_body, echo
 
 from lightning_lab.gateway import Gateway, GatewayError, PauseCancelledError
+from lightning_lab.gateway.switching import TURN_S
 from lightning_lab.store import Store
 
 
@@ -276,8 +277,8 @@ async def test_a_crowd_meets_pauses_and_nobody_generates_inside_one(make_lab):
 def test_threads_take_short_turns_while_a_gateway_runs(make_lab: Callable[..., Lab]) -> None:
     before = sys.getswitchinterval()
     first, second = make_lab(), make_lab()
-    assert sys.getswitchinterval() == pytest.approx(min(before, 0.0005))
+    assert sys.getswitchinterval() == pytest.approx(min(before, TURN_S))
     first.gateway.close()
-    assert sys.getswitchinterval() == pytest.approx(min(before, 0.0005))
+    assert sys.getswitchinterval() == pytest.approx(min(before, TURN_S))
     second.gateway.close()
     assert sys.getswitchinterval() == pytest.approx(before)

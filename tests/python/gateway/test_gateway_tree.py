@@ -160,6 +160,25 @@ async def test_a_client_that_says_it_retries_gets_the_same_answer(make_lab):
     assert call.delivered
 
 
+async def test_sent_again_before_the_disconnect_is_seen_is_a_retry(make_lab):
+    """By a client that does not say that it retries; a third request that nobody lost is a call of its own."""
+    lab = make_lab(lambda _: Say("slow", hold=True))
+    lost = asyncio.create_task(lab.chat())
+    await lab.until(lambda: lab.gateway.admission.in_flight == 1)
+    again = asyncio.create_task(lab.chat())
+    await lab.until(lambda: lab.gateway.admission.in_flight == 2)
+    lost.cancel()
+    await lab.until(lambda: lab.policy.cancelled == 1)
+    lab.policy.release()
+    assert (await again).status_code == 200
+    assert (await lab.chat()).status_code == 200
+    assert [(call.kind, call.delivered) for call in await lab.settled()] == [
+        ("undelivered", False),
+        ("retry", True),
+        ("main", True),
+    ]
+
+
 async def test_a_retry_ends_the_request_that_still_runs(make_lab):
     replies = iter([Say("slow", hold=True), Say("quick")])
     lab = make_lab(lambda _: next(replies))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.openai.connections import Connections
@@ -161,6 +162,32 @@ async def test_a_long_answer_waits_for_its_reader(serve):
         got += len(part)
     answer.release()
     assert got == 64 << 20
+
+
+def test_a_long_answer_may_be_read_after_its_connection():
+    """On the gateway's own kind of event loop, whose closed transports refuse more than asyncio's do."""
+    body = bytes(300_000)
+
+    async def read() -> bytes:
+        peer = Peer(b"HTTP/1.1 200 OK\r\ncontent-length: 300000\r\nconnection: close\r\n\r\n" + body, hang_up=True)
+        server = await asyncio.start_server(peer, "127.0.0.1", 0)
+        connections = Connections(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, 5.0)
+        answer = await connections.ask("POST", "/x")
+        parts = []
+        while part := await answer.part():
+            parts.append(part)
+            await asyncio.sleep(0.01)  # meanwhile all else comes, and the end
+        answer.release()
+        server.close()
+        return b"".join(parts)
+
+    assert uvloop.run(read()) == body
+
+
+@pytest.mark.parametrize(("url", "key"), [("http://h/v1", "sk-1\n"), ("http://h/v1", "sk-é"), ("http://h/v 1", "k")])
+def test_what_http_cannot_carry_is_told_at_once(url, key):
+    with pytest.raises(PolicyError, match="HTTP cannot carry"):
+        Connections(url, {"Authorization": f"Bearer {key}"}, 5.0)
 
 
 async def test_over_tls(serve, monkeypatch):
