@@ -122,12 +122,14 @@ class Fleet:
 
         async def switch() -> None:
             await replica.wait_ready()
+            replica.torn = True
             try:
                 await post("/collective_rpc", _reload("load_published", directory), timeout_s=None)  # in `engine_side`
             except PolicyError:
                 if replica.server is not None:
                     raise
                 await post("/collective_rpc", _reload("reload_weights", directory), timeout_s=None)
+            replica.torn = False
             await post("/update_weight_version", {"new_version": str(version)})
             await post("/reset_prefix_cache?reset_running_requests=true")
 
@@ -143,16 +145,20 @@ class Fleet:
             ) from error
 
     def _restore(self, replica: Replica, *, directory: Path) -> None:
-        """Weights that were half exchanged are put back; a server that cannot is started anew with them."""
-        try:
+        """Back to the earlier weights: by a reload where the last one succeeded, else by a new process.
+
+        After a reload that failed, vLLM may go on with a mixture of weights, also when another one succeeds.
+        """
+        if not replica.torn:
             self._switch(replica, directory=directory, version=self.version)
-        except PolicyError as error:
-            if replica.server is None:
-                replica.failure = error
-                return
+        elif replica.server is None:
+            replica.failure = EngineDiedError(f"{replica.name} may hold a mixture of weights. Start it again.")
+        else:
+            replica.ready = False
             replica.server.stop()
             self._begin(replica)
             self._prepare(replica)
+            replica.torn = False
 
     async def _sample(self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int) -> Chunk:
         await replica.wait_ready()

@@ -39,6 +39,8 @@ class Replica:
         self.ready = False
         self.failure: PolicyError | None = None
         """Why it will not come back."""
+        self.torn = False
+        """Whether it may hold weights of two versions."""
         self.restarts: list[float] = []
 
     @contextlib.contextmanager

@@ -243,26 +243,27 @@ def test_servers_that_sleep_during_an_update_wake_to_be_given_weights(make: Make
     assert order.index("/wake_up") < order.index("/collective_rpc") < order.index("/resume")
 
 
-def test_a_publish_that_a_server_refuses_is_undone(make: Make) -> None:
-    policy, server = make(learner=Writer())
-    policy.publish(1)
-    first = {"/collective_rpc": {"results": [None]}}
-
-    def refuse(body: Any) -> Any:
-        new = "v2" in body["kwargs"]["weights_path"]
-        return (500, {"error": {"message": "Worker failed with error 'no space'"}}) if new else first["/collective_rpc"]
-
-    server.answers["/collective_rpc"] = refuse
-    server.asked.clear()
-    with pytest.raises(PublishError, match=r"Version 2 was not published, 1 samples on.*no space"):
-        policy.publish(2)
-    reloads = [body["kwargs"]["weights_path"] for path, body in server.asked if path == "/collective_rpc"]
-    names = [Path(path).name for path in reloads]
-    assert names == ["v2", "v2", "v1"] and server.paths()[-1] == "/resume"  # both ways to reload were tried
-    assert policy.version == 1 and not Path(reloads[0]).exists()
-    server.answers["/collective_rpc"] = first["/collective_rpc"]
-    policy.publish(3)
-    assert policy.version == 3
+async def test_a_publish_that_a_server_refuses_is_undone(tmp_path: Path) -> None:
+    """The other goes back to the earlier weights; nobody is sent to the one that may hold a mixture."""
+    servers = [Recorded(tmp_path, {}, name=name) for name in ("one", "two")]
+    policy = VllmPolicy("quickstart", url=[server.url for server in servers], learner=Writer())
+    try:
+        policy.publish(1)
+        refusal = (500, {"error": {"message": "Worker failed with error 'no space'"}})
+        servers[0].answers["/collective_rpc"] = refusal
+        servers[1].asked.clear()
+        with pytest.raises(PublishError, match=r"Version 2 was not published, 1 samples on.*no space"):
+            policy.publish(2)
+        reloads = [body["kwargs"]["weights_path"] for path, body in servers[1].asked if path == "/collective_rpc"]
+        assert [Path(path).name for path in reloads] == ["v2", "v1"] and servers[1].paths()[-1] == "/resume"
+        assert policy.version == 1 and not Path(reloads[0]).exists()  # noqa: ASYNC240
+        one, two = policy.replicas
+        assert one.failure is not None and "mixture" in str(one.failure) and two.failure is None
+        assert (await replied_of(policy, "a")).ids.tolist() == [16705, 314, 253]
+    finally:
+        policy.close()
+        for server in servers:
+            server.close()
 
 
 def test_weights_of_another_model_reach_no_server(make: Make) -> None:
