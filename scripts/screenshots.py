@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from real_lab import CHROMIUM, CHROMIUM_FLAGS, JupyterLab, running  # noqa: E402
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = {600: 1000, 1280: 900, 1920: 1080}
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+ROLLOUT = "r-opencode-0"
 MARGIN = 80
 """What JupyterLab itself takes of the width, with its side bar closed."""
 
@@ -29,6 +31,7 @@ def main() -> None:
                 settings = {"@jupyterlab/apputils-extension:themes": {"theme": name}}
                 with running(Path(folder), Path(folder) / "server.log", settings) as lab:
                     make_run(lab.root / "coder.llab")
+                    shutil.copy(ROOT / "tests" / "data" / "agents.llab", lab.root)
                     make_run(lab.root / "earlier.llab", steps=6, n=8, seed=3)
                     for width, height in WIDTHS.items():
                         shoot(browser, lab, theme, width, height)
@@ -52,19 +55,27 @@ def shoot(browser: Browser, lab: JupyterLab, theme: str, width: int, height: int
     expect(panel.get_by_test_id("ll-compare-settings")).to_be_visible()
     page.wait_for_timeout(500)
     picture(page, "compare", theme, width)
-    panel.get_by_role("button", name="Table").click()
-    panel.get_by_role("button", name="Breaks: tool args").click()
-    panel.get_by_test_id("ll-grid-row").nth(2).click()
+    shoot_rollout(page, lab, theme, width)
+    context.close()
+
+
+def shoot_rollout(page: Page, lab: JupyterLab, theme: str, width: int) -> None:
+    """A recorded rollout of a released agent that sends a helper and writes tool arguments anew."""
+    page.goto(f"{lab.page_url('agents.llab')}&reset")
+    panel = page.get_by_test_id("ll-panel")
+    expect(panel).to_have_attribute("data-status", "file", timeout=60_000)
+    page.keyboard.press("Control+b")
+    page.wait_for_timeout(1_000)
+    panel.get_by_role("searchbox", name="Filter rollouts by text").fill(ROLLOUT)
+    panel.locator(f"[data-testid=ll-grid-row]:not([hidden])[data-rollout-id='{ROLLOUT}']").click()
     expect(panel.get_by_test_id("ll-transcript")).to_be_visible()
-    if width < 900:
-        panel.get_by_role("button", name="Samples and tokens").click()
-    panel.get_by_test_id("ll-pin").first.click()
-    expect(panel.get_by_test_id("ll-sides")).to_contain_text("In the next prompt")
-    panel.get_by_role("radio", name="Log-prob").click()
+    page.wait_for_timeout(1_500)
+    if width > 900:
+        panel.get_by_test_id("ll-pin").last.click()
+        expect(panel.get_by_test_id("ll-sides")).to_contain_text("In the next prompt")
     panel.locator(".ll-rollout-page").evaluate("page => page.scrollTo(0, 0)")
     page.wait_for_timeout(500)
     picture(page, "rollout", theme, width)
-    context.close()
 
 
 def picture(page: Page, name: str, theme: str, width: int) -> None:

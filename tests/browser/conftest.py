@@ -12,6 +12,14 @@ from real_lab import CHROMIUM, CHROMIUM_FLAGS, JupyterLab, running
 ARTIFACTS = Path(__file__).parents[1] / "artifacts" / "browser"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is slow runs only where ``-m`` names it."""
+    if "slow" not in config.option.markexpr:
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
 EXPOSED = ("--LabApp.expose_app_in_browser=True",)
 """Tests switch themes by command."""
 

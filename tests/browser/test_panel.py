@@ -51,10 +51,10 @@ print("run", run.state)
 expect.set_options(timeout=60_000)
 
 
-def write_notebook(lab: JupyterLab, *sources: str) -> None:
+def write_notebook(lab: JupyterLab, *sources: str, name: str = "run.ipynb") -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source.strip()) for source in sources])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, lab.root / "run.ipynb")
+    nbformat.write(notebook, lab.root / name)
 
 
 def run_cell(page: Page, index: int) -> None:
