@@ -49,7 +49,8 @@ def _asked(store: Store, cuts: Cuts, text: TokenText) -> Iterator[Callable[[int]
 
     def tokens(index: int) -> Callable[[int], dict[str, Any] | None]:
         def make(budget: int) -> dict[str, Any] | None:
-            room = budget * 3 // 4 - 1_000  # base64 makes four bytes of three
+            share = budget * 3 // 4  # a sample of any length leaves room for what comes after it
+            room = share * 3 // 4 - 1_000  # base64 makes four bytes of three
             if room < _LEAST:
                 return None
             reply = sample_columns(cuts.samples, stats, text, index=index, max_bytes=room + ENVELOPE_BYTES)

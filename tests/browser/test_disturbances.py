@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from cut_proxy import CutProxy
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, WebSocket, expect
 from real_lab import JupyterLab
 from test_contracts import END, FIT, STANDIN, START
 from test_panel import number, run_cell, wait_for, write_notebook
@@ -35,6 +35,11 @@ for i in range(10_000):
     if i % 500 == 499:
         time.sleep(max(0, began + 3 * i / 10_000 - time.time()))
 lab.store.flush()
+json.dump(lab.store.counts(run.id), open("truth.json", "w"))
+"""
+JOIN = """
+import json
+run.join(60); lab.store.flush()
 json.dump(lab.store.counts(run.id), open("truth.json", "w"))
 """
 SHORT = "run = ll.Trainer(lab, asker, tasks(), says_yes, n=4, groups=2).fit(steps=2)"
@@ -100,6 +105,30 @@ def test_a_computing_cell_an_interrupt_and_a_closed_notebook(jupyterlab: Jupyter
 
 
 @pytest.mark.timeout(300)
+def test_two_notebooks_have_two_labs(jupyterlab: JupyterLab, page: Page) -> None:
+    panel = start(page, jupyterlab, FIT, END)
+    run_cell(page, 1)
+    goes_on(page, "the first lab's rollouts")
+    first = panel.get_attribute("data-lab")
+    write_notebook(jupyterlab, START, SHORT, JOIN, name="other.ipynb")
+    other = page.context.new_page()
+    other.set_default_timeout(60_000)
+    other.goto(replace(jupyterlab, folder="").page_url(f"{jupyterlab.folder}/other.ipynb"))
+    expect(other.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
+    run_cell(other, 0)
+    second = other.get_by_test_id("ll-panel")
+    expect(second).to_have_attribute("data-status", "live")
+    assert second.get_attribute("data-lab") not in ("", first)
+    run_cell(other, 1)
+    run_cell(other, 2)
+    truth = truth_of(jupyterlab)
+    assert truth["total"] == 16
+    equals_the_store(other, truth)
+    goes_on(page, "the first lab to go on by itself")
+    assert number(page, "total") > 16
+
+
+@pytest.mark.timeout(300)
 def test_ten_thousand_rollouts_in_three_seconds(jupyterlab: JupyterLab, page: Page) -> None:
     panel = start(page, jupyterlab, SHORT, BURST)
     run_cell(page, 1)
@@ -125,6 +154,36 @@ def test_a_broken_connection_is_told_and_healed(jupyterlab: JupyterLab, page: Pa
     for name in ("Cannot Open Source", "Server Connection Error"):
         if page.get_by_role("dialog", name=name).count():
             page.keyboard.press("Escape")
+    run_cell(page, 2)
+    equals_the_store(page, truth_of(jupyterlab))
+
+
+@pytest.mark.timeout(300)
+def test_a_hidden_panel_asks_for_nothing(jupyterlab: JupyterLab, page: Page) -> None:
+    sent: list[bytes] = []
+
+    def listen(socket: WebSocket) -> None:
+        socket.on("framesent", lambda frame: sent.append(frame if isinstance(frame, bytes) else frame.encode()))
+
+    page.on("websocket", listen)
+    panel = start(page, jupyterlab, FIT, END)
+    run_cell(page, 1)
+    goes_on(page, "the first rollouts")
+    panel.get_by_test_id("ll-grid-row").first.click()
+    expect(panel.get_by_test_id("ll-transcript")).to_be_visible()
+    assert [frame for frame in sent if b"comm_msg" in frame], "a visible panel asks"
+    page.evaluate("() => void window.jupyterapp.commands.execute('launcher:create')")
+    expect(panel).not_to_be_visible()
+    page.wait_for_timeout(1_500)  # what was asked before may still be on its way
+    sent.clear()
+    page.wait_for_timeout(4_000)
+    assert not [frame for frame in sent if b"comm_" in frame]
+    page.evaluate("""() => {
+      const panel = document.querySelector('.ll-panel');
+      window.jupyterapp.shell.activateById(panel.id);
+    }""")
+    expect(panel).to_be_visible()
+    panel.get_by_test_id("ll-back").click()
     run_cell(page, 2)
     equals_the_store(page, truth_of(jupyterlab))
 
