@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from gateway_lab import Lab, Say, echo, tool_call
 from gateway_upstream import KEY, Upstream
+from test_gateway_interrupt import TARGET, Slow, in_two_parts
 
 from lightning_lab.gateway import GatewayError
 from lightning_lab.gateway.process import GatewayProcess
@@ -227,3 +228,54 @@ def until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("generates", [False, True], ids=["held", "generating"])
+async def test_an_interrupt_across_the_border(
+    make_outside: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch, generates: bool
+) -> None:
+    """Replies stop where they are and go on from exactly those tokens; with nobody in flight it is a pause."""
+
+    monkeypatch.setattr(gateway_lab, "make_policy", Slow)
+    lab = make_outside(in_two_parts if generates else (lambda prompt: TARGET))
+    early = asyncio.create_task(lab.chat()) if generates else None
+    await lab.until(lambda: lab.gateway.admission.in_flight == int(generates))
+    await lab.until(lambda: lab.policy.running == int(generates))
+    await asyncio.sleep(0.1)  # its tokens cross the border
+    report = await asyncio.to_thread(lab.gateway.pause, deadline_s=60.0, mode="interrupt")
+    assert (report.in_flight, report.interrupted, report.left) == (int(generates), int(generates), 0)
+    late = early or asyncio.create_task(lab.chat())
+    await lab.until(lambda: lab.gateway.admission.held == 1)
+    lab.policy.version = 1
+    lab.gateway.resume()
+    assert (await late).json()["choices"][0]["message"]["content"] == TARGET
+    [call] = lab.calls()
+    assert bytes(call.sampled_ids[:-1].astype("uint8")).decode() == TARGET
+    assert sorted(set(call.versions.tolist())) == ([0, 1] if generates else [1])
+
+
+async def test_a_pause_that_is_interrupted_lets_calls_in_again(make_outside: Callable[..., Lab]) -> None:
+    """The kernel's interrupt while `pause` waits for the other process to drain."""
+    lab = make_outside(lambda prompt: Say("word", hold=True))
+    stays = asyncio.create_task(lab.chat())
+    await lab.until(lambda: lab.policy.running == 1)
+
+    def interrupted() -> None:
+        waits = lab.gateway._ask  # type: ignore[attr-defined]
+
+        def ask(method: str, *arguments: object, **named: object) -> object:
+            if method != "pause":
+                return waits(method, *arguments, **named)
+            lab.gateway.channel.ask("gateway", method, arguments, named)  # type: ignore[attr-defined]
+            time.sleep(0.1)
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(lab.gateway, "_ask", ask)
+            lab.gateway.pause(deadline_s=60.0)
+
+    await asyncio.to_thread(interrupted)
+    assert not lab.gateway.admission.paused
+    lab.policy.release()
+    assert (await stays).status_code == 200
+    assert (await lab.chat()).status_code == 200
