@@ -57,7 +57,8 @@ export function CallTreeView({ calls }: { calls: readonly ICallDetail[] }): JSX.
   const choose = useRef<(place: number) => void>(() => undefined);
   choose.current = place =>
     source.selection.set({ ...source.selection.current, call: calls[place].id, token: undefined });
-  const place = calls.findIndex(call => call.id === selected);
+  const placeOf = (id: string | undefined) => calls.findIndex(call => call.id === id);
+  const place = placeOf(selected);
 
   useEffect(() => {
     const made = new CallTree({
@@ -72,7 +73,8 @@ export function CallTreeView({ calls }: { calls: readonly ICallDetail[] }): JSX.
     };
   }, [trans]);
   useEffect(() => view.current?.show(tree, shown), [tree, shown]);
-  useEffect(() => view.current?.select(place), [place]);
+  // What is selected by now: keys that follow each other faster than renders must not be undone by an earlier one.
+  useEffect(() => view.current?.select(placeOf(source.selection.current.call)), [place]);
   useEffect(() => view.current?.repaint(), [theme]);
 
   const marks = MARKS.filter(mark => shown.some(call => call.mark === mark));
