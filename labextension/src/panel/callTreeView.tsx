@@ -57,8 +57,7 @@ export function CallTreeView({ calls }: { calls: readonly ICallDetail[] }): JSX.
   const choose = useRef<(place: number) => void>(() => undefined);
   choose.current = place =>
     source.selection.set({ ...source.selection.current, call: calls[place].id, token: undefined });
-  const placeOf = (id: string | undefined) => calls.findIndex(call => call.id === id);
-  const place = placeOf(selected);
+  const place = calls.findIndex(call => call.id === selected);
 
   useEffect(() => {
     const made = new CallTree({
@@ -74,7 +73,10 @@ export function CallTreeView({ calls }: { calls: readonly ICallDetail[] }): JSX.
   }, [trans]);
   useEffect(() => view.current?.show(tree, shown), [tree, shown]);
   // What is selected by now: keys that follow each other faster than renders must not be undone by an earlier one.
-  useEffect(() => view.current?.select(placeOf(source.selection.current.call)), [place]);
+  useEffect(() => {
+    const now = source.selection.current.call;
+    view.current?.select(calls.findIndex(call => call.id === now));
+  }, [place, calls, source]);
   useEffect(() => view.current?.repaint(), [theme]);
 
   const marks = MARKS.filter(mark => shown.some(call => call.mark === mark));
