@@ -1,5 +1,6 @@
 /** The runs that there are to compare with, and the one that was picked. */
 
+import { PathExt } from '@jupyterlab/coreutils';
 import { useEffect, useState } from 'react';
 
 import { decodeRuns } from '../decodeAnswers';
@@ -54,7 +55,7 @@ export function useOtherRun(): IOtherRunState {
         }))
     );
     const ofFolder = (files?.list() ?? Promise.resolve([])).then(paths =>
-      paths.map(path => ({ label: visibleLine(path, 80), open: () => whenRead(files!.open(path)) }))
+      paths.map(path => ({ label: visibleLine(PathExt.basename(path), 80), open: () => whenRead(files!.open(path)) }))
     );
     // Each kind is offered as it comes; a kernel that cannot say which runs it has leaves the files.
     const offer = (made: readonly IChoice[]): void => {
