@@ -1,8 +1,9 @@
-"""What a rollout uses now, for the limits that no kernel keeps: looked at once a second, measured when there is cause.
+"""What a rollout uses now, for the limits that no kernel keeps: looked at in turns, measured when there is cause.
 
 A look costs two system calls, as hundreds of supervisors take it: how many tasks has the machine, how much room its
-disk? Only where one of them has moved by a part of the limit, or ten seconds have passed, the rollout's own processes
-are counted and its own files added up.
+disk? Where the kernel keeps the other limits, the next look may wait for as long as filling the quota takes. Only where
+a gauge has moved by a part of the limit, or ten seconds have passed, the rollout's own processes are counted and its
+own files added up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from lightning_lab.controller.cgroups import Group
 from lightning_lab.controller.process_tree import at_once, descendants, tasks_exceed
 
 LOOK_S = 1.0
+_LONGEST_LOOK_S = 6.0
+_FASTEST_DISK = 1e9
+"""Bytes per second that an agent can hardly write faster."""
 _PART = 8
 """A gauge that has moved by this part of a limit is cause to measure."""
 _REST = 30
@@ -34,11 +38,19 @@ class Usage:
         self._refusals = group.refusals()
         self._tasks = _Gauge(None if group.counts_processes else limits["processes"])
         self._disk = _Gauge(limits["disk"])
-        self.look_s = LOOK_S if group.counts_processes else LOOK_S / 2
+        self.look_s = self._seconds_between_looks()
         """Seconds from one look to the next."""
         self.over = ""
         self.memory_is_over = False
         self.look()
+
+    def _seconds_between_looks(self) -> float:
+        if not self._group.counts_processes:
+            return LOOK_S / 2
+        if self._limits["memory"] is not None and not self._group.counts_memory:
+            return LOOK_S
+        disk = self._limits["disk"]
+        return _LONGEST_LOOK_S if disk is None else min(max(disk / _FASTEST_DISK, LOOK_S), _LONGEST_LOOK_S)
 
     def look(self, *, is_last: bool = False) -> bool:
         """Whether all is well. The last look adds up the files in any case: what was quick counts too."""
