@@ -109,11 +109,11 @@ def test_the_users_files_and_processes_are_not_there(shut_in, tmp_path):
             except OSError:
                 return False
 
-        places = [task.fields["secret"], "/etc/shadow", "/root/.ssh", "/home", "/run", "/sys", "/var/lib"]
+        places = [*task.fields["users"], "/etc/shadow", "/home", "/run", "/sys", "/var/lib"]
         processes = [path.name for path in Path("/proc").iterdir() if path.name.isdigit()]
         return [[each for each in places if is_readable(Path(each))], len(processes), [*map(str, Path().iterdir())]]
 
-    task = Task(id="t", prompt="p", fields={"secret": str(secret)})
+    task = Task(id="t", prompt="p", fields={"users": [str(secret), str(Path.home() / ".ssh")]})
     seen, processes, folder = json.loads(shut_in.run(shut_in.harness(agent), task=task).output)
     assert (seen, folder) == ([], [])
     assert processes <= 4  # bubblewrap, the forwarder, the agent
