@@ -14,52 +14,17 @@ import asyncio
 import json
 import os
 import sys
-import tempfile
-import time
 from typing import Any
 
 import numpy as np
-from quickstart import notebook_names
+from quickstart import notebook_names, train
 
-import lightning_lab as ll
-
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "sync": {"schedule": "sync"},
+    "collocated": {"schedule": "collocated", "pause": "interrupt"},
+}
 T975 = [np.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26]
 """Student's t at 0.975 by degrees of freedom."""
-
-
-async def train(names: dict[str, Any], seed: int, schedule: str) -> dict[str, float]:
-    """One training run of the notebook under this schedule."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as runs:
-        lab = ll.Lab(policy=ll.Policy.torch("quickstart", seed=seed), runs=runs)
-        try:
-            trainer = ll.Trainer(
-                lab,
-                names["solver"],
-                names["train"],
-                names["exact"],
-                n=names["N"],
-                groups=names["GROUPS"],
-                learning_rate=names["LEARNING_RATE"],
-                seed=seed,
-                schedule=schedule,
-                pause="interrupt" if schedule == "collocated" else "wait",
-            )
-            start = await trainer.evaluate(names["EVALUATED"])
-            began = time.monotonic()
-            run = trainer.fit(steps=names["STEPS"])
-            await run
-            seconds = time.monotonic() - began
-            end = await trainer.evaluate(names["EVALUATED"])
-            steps = run.steps()
-            return {
-                "start": start.mean,
-                "end": end.mean,
-                "seconds": seconds,
-                "updates": int((steps["skipped"] == "").sum()),
-                "staleness": float(steps["staleness"].mean()),
-            }
-        finally:
-            lab.close()
 
 
 def paired_difference(seeds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -78,7 +43,7 @@ def main() -> None:
     names = notebook_names()
     seeds: list[dict[str, Any]] = []
     for seed in range(arguments.seeds):
-        made = {schedule: asyncio.run(train(names, seed, schedule)) for schedule in ("sync", "collocated")}
+        made = {name: asyncio.run(train(names, seed, **settings)) for name, settings in SCHEDULES.items()}
         seeds.append({"seed": seed, **made})
         print(json.dumps(seeds[-1]), file=sys.stderr, flush=True)
     print(json.dumps({"seeds": seeds, "held_out_difference": paired_difference(seeds)}))

@@ -37,8 +37,8 @@ def notebook_names() -> dict[str, Any]:
     return dict(shell.user_ns)
 
 
-async def train(names: dict[str, Any], seed: int, *, shuffle_rewards: bool, ranks: int = 0) -> dict[str, float]:
-    """One training run of the notebook with this seed. Returns start, end, seconds and updates."""
+async def train(names: dict[str, Any], seed: int, *, ranks: int = 0, **settings: Any) -> dict[str, float]:
+    """One training run of the notebook with this seed and further settings of `Trainer`."""
     learner = ll.Learner.verl(ranks) if ranks else None
     with tempfile.TemporaryDirectory() as runs:
         lab = ll.Lab(policy=ll.Policy.torch("quickstart", seed=seed, learner=learner), runs=runs)
@@ -52,7 +52,7 @@ async def train(names: dict[str, Any], seed: int, *, shuffle_rewards: bool, rank
                 groups=names["GROUPS"],
                 learning_rate=names["LEARNING_RATE"],
                 seed=seed,
-                shuffle_rewards=shuffle_rewards,
+                **settings,
             )
             start = await trainer.evaluate(names["EVALUATED"])
             began = time.monotonic()
@@ -60,8 +60,14 @@ async def train(names: dict[str, Any], seed: int, *, shuffle_rewards: bool, rank
             await run
             seconds = time.monotonic() - began
             end = await trainer.evaluate(names["EVALUATED"])
-            updates = int((run.steps()["skipped"] == "").sum())
-            return {"start": start.mean, "end": end.mean, "seconds": seconds, "updates": updates}
+            steps = run.steps()
+            return {
+                "start": start.mean,
+                "end": end.mean,
+                "seconds": seconds,
+                "updates": int((steps["skipped"] == "").sum()),
+                "staleness": float(steps["staleness"].mean()),
+            }
         finally:
             lab.close()
 
