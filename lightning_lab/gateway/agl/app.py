@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lightning_lab.gateway.agl.audit import Audit
 from lightning_lab.gateway.agl.events import triplet
 from lightning_lab.gateway.agl.forwarding import Forwarding
 from lightning_lab.gateway.agl.pausing import Pausing
@@ -44,10 +45,10 @@ Report = Callable[[str, str, Sequence[tuple[bytes, bytes]], int], None]
 
 def create_agl_app(
     rollouts: AglRollouts, forwarding: Forwarding, pausing: Pausing, *, key: str, host: str, report: Report
-) -> ASGIApp:
+) -> Audit:
     """The application; every route but ``/healthz`` needs the key. ``report`` may block."""
     hosts = None if host in _ANY_HOST else served_hosts(host)
-    return _Door(agl_routes(rollouts, forwarding, pausing), key, hosts, report)
+    return Audit(_Door(agl_routes(rollouts, forwarding, pausing), key, hosts, report), rollouts, key)
 
 
 def agl_routes(rollouts: AglRollouts, forwarding: Forwarding, pausing: Pausing) -> FastAPI:

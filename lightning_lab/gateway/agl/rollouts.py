@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
@@ -225,6 +225,10 @@ class AglRollouts:
             where = {"model": self.model, "endpoint": f"{self._gateway.url}/v1"}
             found += [call_event(call, entry.attempt, **where) for call in calls]
         return sorted(found, key=lambda event: event.timestamp)
+
+    def note(self, kind: str, subject: str, data: Mapping[str, Any]) -> None:
+        """Record an event of the run that these rollouts belong to."""
+        self._store.put_event(kind, self.run.id, subject, data)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

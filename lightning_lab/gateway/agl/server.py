@@ -76,6 +76,7 @@ class AglServer:
             return
         self._server.should_exit = True
         self._thread.join(_CLOSE_S)
+        self._app.close()
 
     def hand_out(
         self, rollout: Rollout, config: Mapping[str, Any], *, sampling: Sampling | None, must_reward: bool

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -14,6 +15,10 @@ import httptools
 
 _MOST_WAITING = 1 << 16
 """Bytes of an answer that wait to be read before the server is made to wait."""
+COMPRESSED = frozenset({"gzip", "x-gzip", "deflate"})
+"""How a server may compress what it was asked not to."""
+_EITHER = zlib.MAX_WBITS | 32
+"""gzip and deflate tell by themselves which they are."""
 
 
 class Connection(asyncio.Protocol):
@@ -36,6 +41,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parts: deque[bytes] = deque()
         self._waiting = 0
+        self._inflate: zlib._Decompress | None = None
+        """Where the server compresses its answer, which nobody asks it to."""
         self._begun = self._complete = self._lasts = True
         self._error: OSError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -124,9 +131,13 @@ class Connection(asyncio.Protocol):
             self.headers = {}
         elif not self._begun:
             self.status, self._begun = status, True
+            deflated = self.headers.get("content-encoding", "").strip().lower() in COMPRESSED
+            self._inflate = zlib.decompressobj(_EITHER) if deflated else None
 
     def on_body(self, body: bytes) -> None:
-        if not self._complete:
+        if self._inflate is not None:
+            body = self._inflated(self._inflate, body)
+        if body and not self._complete:
             self._parts.append(body)
             self._waiting += len(body)
 
@@ -146,6 +157,13 @@ class Connection(asyncio.Protocol):
             await self._waiter
         finally:
             self._waiter = None
+
+    def _inflated(self, inflate: zlib._Decompress, body: bytes) -> bytes:
+        try:
+            return inflate.decompress(body)
+        except zlib.error as error:
+            self._fail(ConnectionError(f"what came is not compressed as it says: {error}"))
+            return b""
 
     def _read_on(self, more: bool) -> None:
         if self._transport is None or self._error is not None:  # a closed transport refuses both

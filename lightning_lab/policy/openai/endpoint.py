@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from lightning_lab.policy.base import PolicyError
-from lightning_lab.policy.openai.connection import Connection
+from lightning_lab.policy.openai.connection import COMPRESSED, Connection
 from lightning_lab.policy.openai.connections import Connections
 from lightning_lab.policy.openai.events import Event, EventReader
 from lightning_lab.policy.openai.faults import fault, is_overflow, may_pass, message_of
@@ -19,6 +19,7 @@ from lightning_lab.policy.openai.faults import fault, is_overflow, may_pass, mes
 _LONGEST_WAIT_S = 60.0
 _ERROR_BYTES = 64 * 1024
 """Of an error's body that are read."""
+_ENCODINGS = frozenset({"", "identity", *COMPRESSED})
 _LINGER_S = 1.0
 """How long the end of a finished answer is waited for, so that its connection can be used again."""
 _OPTIONAL = ("return_token_ids", "logprobs", "stream_options")
@@ -102,6 +103,7 @@ class Endpoint:
             pause = self._patience.pause_s * 2**tries * random.uniform(0.75, 1.25)
             try:
                 answer = await self._connections.ask("POST", path, orjson.dumps(body))
+                self._check_readable(answer, path)
                 if answer.status == 200:
                     return answer, await _first_part(answer)
             except OSError as error:
@@ -117,6 +119,15 @@ class Endpoint:
                 pause = max(pause, _retry_after(answer))
             await asyncio.sleep(min(pause, _LONGEST_WAIT_S))
             tries += 1
+
+    def _check_readable(self, answer: Connection, path: str) -> None:
+        encoding = answer.headers.get("content-encoding", "").strip().lower()
+        if encoding not in _ENCODINGS:
+            answer.close()
+            raise PolicyError(
+                f"{self._where(path)} answers compressed as {encoding!r}, although it was asked not to compress. "
+                "Switch that off in the server, or in the proxy in front of it."
+            )
 
     async def _said(self, answer: Connection) -> str:
         try:

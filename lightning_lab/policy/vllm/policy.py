@@ -105,6 +105,12 @@ class VllmPolicy:
         self.start()
         return self._context
 
+    @property
+    def codec(self) -> ChatCodec | None:
+        """Conversation ↔ ids without the servers, from any process; None where they render and parse themselves."""
+        self.start()
+        return None if self._served else self._codec
+
     def start(self) -> None:
         """Start the servers and the learner, and wait until they answer. Idempotent. Raises `PolicyError`."""
         if self._closed:

@@ -265,3 +265,36 @@ def test_a_port_in_use_is_named(served):
 def test_the_key_is_shown_only_on_demand(served):
     assert KEY not in repr(served.server)
     assert re.search(rf"agl_server.url={served.server.url} agl_server.key={KEY}", served.server.instructions)
+
+
+async def test_every_use_of_the_key_is_recorded_without_it(served):
+    rollout_id = await served.make()
+    await served.move(rollout_id, "running")
+    assert (await served.chat(rollout_id)).status_code == 200
+    async with served.client(**AUTH, **{"user-agent": f"controller {KEY}"}) as client:
+        for _ in range(3):
+            await client.get("/api/rollouts", params={"state_in": "queuing"})
+        await client.post("/proxy/pause", json={})
+        await client.post("/proxy/resume")
+        await client.delete("/api/rollouts/none")
+    async with served.client(authorization="Bearer wrong") as client:
+        for path in ("/proxy/state", f"/{KEY}", "/api/models"):
+            await client.get(path)
+    await asyncio.to_thread(served.server.close)
+    served.store.flush()
+    events = [event for event in served.store.events() if event.kind == "control"]
+    told = [(e.data["method"], e.data["route"], e.data["status"], e.data["count"], e.subject) for e in events]
+    assert told == [
+        ("POST", "/api/rollouts", 201, 1, ""),
+        ("PATCH", f"/api/rollouts/{rollout_id}", 200, 1, rollout_id),
+        ("GET", "/api/rollouts", 200, 1, ""),
+        ("POST", "/proxy/pause", 200, 1, ""),
+        ("POST", "/proxy/resume", 200, 1, ""),
+        ("DELETE", "/api/rollouts/none", 204, 1, "none"),
+        ("GET", "", 401, 1, ""),
+        ("GET", "/api/rollouts", 200, 2, ""),
+        ("GET", "", 401, 2, ""),
+    ]
+    assert {event.data["client"] for event in events} == {"127.0.0.1"}
+    assert all(event.at > 0 and KEY not in str(event) for event in events)
+    assert events[2].data["agent"] == "controller (key)"

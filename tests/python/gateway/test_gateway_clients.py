@@ -219,6 +219,19 @@ async def test_foreign_hosts_are_refused(lab, host):
         check_error(answer, 403, "host_not_allowed")
 
 
+@pytest.mark.parametrize("host", ["ü.example", "127.0.0.1ü", "\u202e127.0.0.1", "127.0.0.1\u00a0"])
+async def test_hosts_in_other_letters_are_refused(lab, host):
+    """Clients encode names in ASCII; whoever writes bytes is answered all the same."""
+    body = json.dumps(chat_body()).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {lab.access.key}\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(lab.gateway.url.rpartition(":")[2]))
+    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    status = await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    assert status.split()[1] == b"403"
+    assert lab.calls() == []
+
+
 async def test_localhost_is_ours(lab):
     async with lab.client() as client:
         answer = await client.post("/chat/completions", json=chat_body(), headers={"host": "LOCALHOST:1234"})

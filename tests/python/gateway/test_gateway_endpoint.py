@@ -14,6 +14,7 @@ from gateway_upstream import (
     KEY,
     RAW_HELLO,
     chunk,
+    compressed,
     events,
     opening,
     post,
@@ -241,6 +242,15 @@ async def test_a_server_that_does_not_stream(front, upstream):
     upstream.say(status(200, whole))
     assert await masks(front) == (2, {}, [])
     assert front.calls()[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_an_answer_that_comes_compressed_unasked_is_read(front, upstream, encoding):
+    upstream.say(compressed(*HELLO, encoding=encoding, pieces=7))
+    assert (await front.chat()).json()["choices"][0]["message"]["content"] == "Hello"
+    [call] = front.calls()
+    assert (call.prompt_ids.tolist(), call.sampled_ids.tolist()) == ([1, 2, 3], [10, 11, 12, 13])
+    assert call.logprobs.tolist() == pytest.approx([-0.1, -0.2, -0.3, -0.4])
 
 
 async def test_a_line_as_long_as_a_long_prompt(front, upstream):

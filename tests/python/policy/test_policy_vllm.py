@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from policy_vllm_recorded import GENERATED, OVERFLOW, PARSED, Recorded
 
+from lightning_lab.gateway.process.policy import CodecPolicy
 from lightning_lab.policy.base import (
     Chunk,
     ContextOverflowError,
@@ -193,6 +195,21 @@ def test_the_lab_renders_and_parses_where_no_parser_is_named(make: Make) -> None
     ids = policy.render([Message(role="user", content="3+4?")], []).ids
     assert "3+4?" in policy.decode(ids) and policy.parse(policy.encode("seven")).content == "seven"
     assert not [path for path in server.paths() if "render" in path]
+
+
+def test_conversations_are_rendered_and_parsed_beside_a_gateway_in_its_own_process(make: Make) -> None:
+    """With the codec that travels there; where the servers parse, there is none and they are asked."""
+    policy, _ = make()
+    there = CodecPolicy(pickle.loads(pickle.dumps(policy.codec)), policy.name, policy.context_length, True, True)
+    conversation = [Message(role="user", content="3+4?")]
+    ids = policy.render(conversation, [TOOL]).ids
+    assert there.render(conversation, [TOOL]).ids.tolist() == ids.tolist()
+    said = np.append(policy.encode("seven"), policy.encode("<|im_end|>")).astype(np.int32)
+    assert there.parse(said, [TOOL]) == policy.parse(said, [TOOL]) == Message(role="assistant", content="seven")
+    assert there.decode(ids) == policy.decode(ids)
+    assert there.encode("raw").tolist() == policy.encode("raw").tolist()
+    served, _ = make(tool_parser="hermes")
+    assert served.codec is None
 
 
 def row(prompt: int = 4) -> LossRow:
