@@ -43,7 +43,7 @@ test-typescript:
 	cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm test
 
 test-python:
-	$(BIN)/pytest tests/python
+	$(BIN)/pytest tests/python -n 2 --dist loadfile
 	$(BIN)/pytest tests/python/gateway/test_gateway_fuzz.py tests/python/gateway/test_gateway_agl_fuzz.py -m fuzz
 	$(BIN)/pytest tests/python/gateway -m tokenizers
 	$(BIN)/pytest tests/python/harnesses -m harnesses

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +31,7 @@ from lightning_lab.controller.relay import serve_gateway
 from lightning_lab.controller.retries import NEVER, Retries
 from lightning_lab.controller.sandbox import Sandbox, enclosed, inside_port
 from lightning_lab.controller.servers import BootError, Channel, ForkServer, ServerKey, ServerPool
+from lightning_lab.controller.starts import Starts
 from lightning_lab.controller.supervisor import BOOT_S
 from lightning_lab.controller.workdirs import Workdir
 from lightning_lab.harnesses import Harness
@@ -126,6 +129,7 @@ class Lifecycle:
     ) -> None:
         self._store, self._credentials, self._root, self._servers = store, credentials, root, servers
         self._limits, self._sandbox, self._jobs = for_spec(limits), sandbox, jobs
+        self._starts = Starts(os.cpu_count() or 1)
         self._way_out: asyncio.Task[asyncio.Server] | None = None
         """To the gateway, for those in a sandbox."""
 
@@ -240,10 +244,13 @@ class Lifecycle:
         server.live += 1
         channel = None
         try:
-            async with asyncio.timeout(_LAUNCH_LIMIT_S):
-                channel = await server.launch(spec, payload)
-            ticket.follow(channel)
-            report = await self._follow(channel, spec, ticket)
+            async with self._starts.turn((spec["kind"] != "grader", ticket.rollout.created_at)) as started:
+                if ticket.cancelled.is_set():
+                    return Ending(outcome=Outcome.CANCELLED)
+                async with asyncio.timeout(_LAUNCH_LIMIT_S):
+                    channel = await server.launch(spec, payload)
+                ticket.follow(channel)
+                report = await self._follow(channel, spec, ticket, started)
             if report is not None and spec["sandbox"] is None:
                 server.learn(names_in(report["result"].get("late_imports")))
             return report
@@ -257,11 +264,15 @@ class Lifecycle:
             if channel is not None:
                 server.give_back(channel)
 
-    async def _follow(self, channel: Channel, spec: dict[str, Any], ticket: Ticket) -> dict[str, Any] | None:
+    async def _follow(
+        self, channel: Channel, spec: dict[str, Any], ticket: Ticket, started: Callable[[], None]
+    ) -> dict[str, Any] | None:
         """Everything the supervisor says up to its report; None if it vanished or fell silent."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BOOT_S + spec["timeout_s"] + _REPORT_LIMIT_S):
                 while (event := await channel.event()) is not None and event["event"] != "gone":
+                    if event["event"] == "started":
+                        started()
                     if spec["kind"] != "grader":
                         self._record(ticket, agent_started_at=event.get("started_at"))
                 return event

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,10 +19,15 @@ _CHUNK = 1 << 16
 
 
 async def serve_gateway(path: Path, url: str) -> asyncio.Server:
-    """Listen at ``path`` for sandboxes, on behalf of the gateway at ``url``."""
+    """Listen at ``path``, however long, for sandboxes, on behalf of the gateway at ``url``."""
     parts = urlsplit(url)
     host, port = parts.hostname or "127.0.0.1", parts.port or 80
-    return await asyncio.start_unix_server(_passing_on(lambda: asyncio.open_connection(host, port)), path)
+    folder = os.open(path.parent, os.O_PATH)
+    try:  # a socket's address holds 107 bytes, and a folder of runs may lie deeper
+        address = f"/proc/self/fd/{folder}/{path.name}"
+        return await asyncio.start_unix_server(_passing_on(lambda: asyncio.open_connection(host, port)), address)
+    finally:
+        os.close(folder)
 
 
 async def forward(listener: socket.socket, path: str) -> None:

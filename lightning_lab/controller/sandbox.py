@@ -32,6 +32,8 @@ _SETTINGS = (
 )
 """Below ``/etc``: what programs need to run, no secrets."""
 _NAMESPACES = ("user", "ipc", "pid", "net", "uts", "cgroup-try")
+_GATEWAY = "/gateway.sock"
+"""The gateway's Unix socket, inside: outside its path may be longer than a socket's address can hold."""
 _LOWEST_PORT = 1024
 """Below it an agent without privileges cannot listen."""
 
@@ -89,10 +91,10 @@ class Sandbox:
             *("--bind", str(workdir.temporary), "/tmp", "--symlink", "/tmp", "/var/tmp"),
             *_read_only([*self._visible(harness), str(package)]),
             *(part for folder in (workdir.work, workdir.home) for part in ("--bind", str(folder), str(folder))),
-            *("--bind", str(gateway), str(gateway), "--chdir", str(workdir.work), "--remount-ro", "/", "--"),
+            *("--bind", str(gateway), _GATEWAY, "--chdir", str(workdir.work), "--remount-ro", "/", "--"),
             *(sys.executable, "-P", "-m", "lightning_lab.controller.sandboxed"),
         ]
-        return {"argv": argv, "package": str(package.parent), "gateway": str(gateway), "port": port}
+        return {"argv": argv, "package": str(package.parent), "gateway": _GATEWAY, "port": port}
 
     def _visible(self, harness: Harness) -> list[str]:
         """Installed programs and packages, and of the user's own: imported modules, named files, ``readable``."""

@@ -67,7 +67,10 @@ class Workdir:
         """Copy what the agent left; links stay links, sockets and pipes are left out. Raises `OSError`.
 
         What the agent put in the place of the copy goes first: it neither passes for one nor keeps the grader away.
+        A link in the place of the directory itself is refused: it would have any folder of this user copied.
         """
+        if self.work.is_symlink():
+            raise OSError("the agent put a link in its place")
         for place in (self.grading, self.copy):
             _remove(place)
         self.grading.mkdir()

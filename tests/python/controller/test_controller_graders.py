@@ -170,3 +170,22 @@ def test_without_a_grader_there_is_no_reward_and_no_error(bench):
     harness = bench.harness(lambda task: "x")
     rollout = bench.controller.submit(bench.rollout(harness), harness, None).result(30)
     assert (rollout.outcome, rollout.reward) == (Outcome.COMPLETED, None)
+
+
+def test_a_link_in_the_place_of_the_working_directory_is_not_copied(bench, tmp_path):
+    private = tmp_path / "private"
+    private.mkdir(mode=0o755)
+    (private / "secret.txt").write_text("secret")
+    elsewhere = str(private)
+
+    def agent(task):
+        Path("../work").rename("../away")
+        Path("../work").symlink_to(elsewhere)
+
+    def grade(task, result):
+        return float(len([*Path(result.workdir).iterdir()]))
+
+    rollout = bench.run(bench.harness(agent), bench.grader(grade))
+    assert (rollout.outcome, rollout.reward) == (Outcome.GRADER_ERROR, None)
+    assert "put a link in its place" in rollout.verdict
+    assert private.stat().st_mode & 0o777 == 0o755
