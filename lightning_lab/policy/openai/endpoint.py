@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +58,10 @@ class Endpoint:
         """End all connections. Idempotent, from any thread."""
         self._connections.close()
 
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Event]:
-        """The events of an answer; an answer that is one JSON object is one event.
+    async def listen(self, path: str, body: Mapping[str, Any], hear: Callable[[Event], None]) -> None:
+        """Ask, and ``hear`` every event of the answer; an answer that is one JSON object is one event.
 
-        Close the iterator to end the generation. Raises `PolicyError` and its kinds.
+        Cancelling it ends the generation. Raises `PolicyError` and its kinds.
         """
         where = self._where(path)
         answer, part = await self._ask(path, body)
@@ -69,13 +69,13 @@ class Endpoint:
             reader = EventReader(answer.headers.get("content-type", ""), where)
             while part:
                 for event in reader.read(part):
-                    yield event
+                    hear(event)
                 if reader.done:
                     await _linger(answer)
                     return
                 part = await answer.part()
             for event in reader.rest():
-                yield event
+                hear(event)
         except TimeoutError as error:
             raise PolicyError(
                 f"{where} stalled in the middle of its answer: nothing came for {self._patience.silence_s:g} s."

@@ -1,26 +1,25 @@
 """The events of an endpoint's answer, read into just what a reply needs.
 
-Ids and log-probs are most of an answer, so they are read without an object for each: ids straight into an array, and of
-a token's log-prob only its text and the number. Everything else may have any type until it is looked at.
+Ids and log-probs are most of an answer: a prompt's ids are read straight into an array, and of a sampled token only
+its text and the number. Everything else may have any type until it is looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from itertools import chain, repeat
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.openai.faults import message_of
-from lightning_lab.records import Floats, Ids
+from lightning_lab.records import Ids
 
 _DONE = b"[DONE]"
 _NUMERALS = b"0123456789-, \t\r\n"
 _LARGEST = np.iinfo(np.int32).max
-_UNKNOWN_LOGPROB = -9999.0
-"""OpenAI's number for a token whose log-prob it does not know."""
 _NUMBERS = {float, int, type(None)}
 _NO_IDS: Ids = np.empty(0, np.int32)
 _NOTHING = msgspec.Raw(b"")
@@ -49,18 +48,21 @@ class Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class _Token(msgspec.Struct, gc=False):
+class Token(msgspec.Struct, gc=False):
+    """A sampled token, as far as it is told of."""
+
     token: str | None = None
     logprob: float | None = None
 
 
 class _Content(msgspec.Struct, gc=False):
-    content: list[_Token] | None = None
+    content: list[Token] | None = None
     token_logprobs: msgspec.Raw = _NOTHING
 
 
 _EVENT = msgspec.json.Decoder(Event)
 _CONTENT = msgspec.json.Decoder(_Content)
+_IDS = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=-1, le=int(_LARGEST))] | None])
 
 
 class EventReader:
@@ -113,38 +115,50 @@ class EventReader:
             raise PolicyError(f"{self._where} sent something that is no JSON: {error}") from None
 
 
-def ids_of(told: msgspec.Raw) -> Ids | None:
+def prompt_ids_of(told: msgspec.Raw) -> Ids | None:
     """Shape [n], -1 for null; None where nothing was told. Raises `PolicyError` for what is no id."""
     if told in _UNTOLD:
         return None
-    text = bytes(told)
-    inside = text[1:-1]
+    inside = bytes(told)[1:-1]
     if inside.translate(None, _NUMERALS):
-        ids = _ids_with_gaps(text)
-    elif not inside.strip():
+        return id_array(sampled_ids_of(told))
+    if not inside.strip():
         return _NO_IDS
-    else:
-        ids = np.fromstring(inside, np.int64, sep=",")
+    ids = np.fromstring(inside, np.int64, sep=",")
     if ids.min() < -1 or ids.max() > _LARGEST:
         raise _no_ids()
     return ids.astype(np.int32)
 
 
-def logprobs_of(told: msgspec.Raw) -> tuple[list[str], Floats] | None:
-    """Texts and log-probs, shape [n], NaN for what is none; in the shape of Chat Completions or of Completions.
+def sampled_ids_of(told: msgspec.Raw) -> list[int | None]:
+    """Of one event: few, and soon joined with others. Raises `PolicyError` for what is no id."""
+    if told in _UNTOLD:
+        return []
+    try:
+        return _IDS.decode(told)
+    except msgspec.ValidationError:
+        raise _no_ids() from None
 
-    None where nothing was told.
-    """
+
+def id_array(ids: list[int | None]) -> Ids:
+    """Shape [n], -1 for None."""
+    try:
+        return np.array(ids, np.int32)
+    except TypeError:
+        return np.array([-1 if one is None else one for one in ids], np.int32)
+
+
+def tokens_of(told: msgspec.Raw) -> list[Token] | None:
+    """Texts and log-probs, in the shape of Chat Completions or of Completions; None where nothing was told."""
     if told in _UNTOLD:
         return None
     try:
         said = _CONTENT.decode(told)
     except msgspec.ValidationError:
-        return _odd_logprobs(told)
+        return _odd_tokens(told)
     if said.content is not None:
-        texts = [one.token or "" for one in said.content]
-        return texts, _numbers([one.logprob for one in said.content])
-    return _odd_logprobs(told) if said.token_logprobs not in _UNTOLD else None
+        return said.content
+    return _odd_tokens(told) if said.token_logprobs not in _UNTOLD else None
 
 
 def text_of(said: Any) -> str:
@@ -154,15 +168,7 @@ def text_of(said: Any) -> str:
     return said
 
 
-def _ids_with_gaps(text: bytes) -> np.ndarray:
-    """Where some ids are null."""
-    ids = msgspec.json.decode(text)
-    if not isinstance(ids, list) or not all(type(one) is int or one is None for one in ids):
-        raise _no_ids()
-    return np.array([-1 if one is None else one for one in ids], np.object_)
-
-
-def _odd_logprobs(told: msgspec.Raw) -> tuple[list[str], Floats] | None:
+def _odd_tokens(told: msgspec.Raw) -> list[Token] | None:
     """The shape of Completions, and what is not quite in one of the two."""
     said = msgspec.json.decode(told)
     if not said:
@@ -175,13 +181,8 @@ def _odd_logprobs(told: msgspec.Raw) -> tuple[list[str], Floats] | None:
     else:
         return None
     numbers = [one if type(one) in _NUMBERS else None for one in values]
-    return [text_of(one or "") for one in texts], _numbers(numbers)
-
-
-def _numbers(told: list[Any]) -> Floats:
-    numbers = np.array(told, np.float32)
-    numbers[numbers <= _UNKNOWN_LOGPROB] = np.nan
-    return numbers
+    named = chain(texts, repeat(""))
+    return [Token(text_of(text or ""), number) for text, number in zip(named, numbers, strict=False)]
 
 
 def _no_ids() -> PolicyError:

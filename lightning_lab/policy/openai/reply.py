@@ -8,20 +8,18 @@ stand in front, and nothing of the reply trains (contract 2).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.openai.endpoint import Endpoint
-from lightning_lab.policy.openai.events import Choice, Event, ids_of, logprobs_of, text_of
+from lightning_lab.policy.openai.events import Choice, Event, prompt_ids_of, sampled_ids_of, text_of, tokens_of
 from lightning_lab.policy.openai.faults import error_words, fault
+from lightning_lab.policy.openai.told import ToldTokens
 from lightning_lab.records import Floats, Ids, Message
 
-_Scalar = TypeVar("_Scalar", bound=np.generic)
-_NO_IDS: Ids = np.empty(0, np.int32)
 _SILENT = Choice()
 _MOST_TOKENS = 10_000_000
 """More than any context: a larger count is an error of the endpoint's, and would fill the memory with ids of -1."""
@@ -29,6 +27,14 @@ _LENGTH = "length"
 _BROKEN = ("abort", "error")
 _REASONING = ("reasoning_content", "reasoning")
 """Names of the field that carries reasoning; servers know one of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sampled:
+    """What is known of the sampled tokens."""
+
+    ids: Ids
+    logprobs: Floats
 
 
 class EndpointReply:
@@ -43,12 +49,9 @@ class EndpointReply:
         self._reasoning: list[str] = []
         self._tool_calls: dict[int, dict[str, str]] = {}
         self._prompt: Ids | None = None
-        self._ids: list[Ids] = []
-        """In parts, one for each event."""
-        self._logprobs: list[Floats] = []
-        self._texts: list[str] = []
-        self._shifted: int | None = None
-        """Where log-probs stopped to belong to ids for sure."""
+        self._told = ToldTokens()
+        self._known: _Sampled | None = None
+        """What was told so far, until the next event."""
         self._untold = False
         """Something was said without an id."""
         self._usage: Mapping[str, Any] = {}
@@ -56,9 +59,7 @@ class EndpointReply:
         self._stopped_by = ""
 
     async def listen(self) -> None:
-        async with aclosing(self._endpoint.events(self._path, self._body)) as events:
-            async for event in events:
-                self._hear(event)
+        await self._endpoint.listen(self._path, self._body, self._hear)
         where = f"The endpoint {self._endpoint.base_url}{self._path}"
         if self._finish_reason is None:
             raise PolicyError(f"{where} closed its answer in the middle.")
@@ -82,23 +83,20 @@ class EndpointReply:
 
     @property
     def ids(self) -> Ids:
-        told, lost = self._told_ids, self._lost
-        return np.concatenate([np.full(lost, -1, np.int32), told]) if lost else told
+        return self._sampled().ids
 
     @property
     def logprobs(self) -> Floats:
-        told, lost = self._told_logprobs, self._lost
-        if self._shifted is not None and len(told) == len(self._told_ids):
-            told = told[: self._shifted]  # as many as ids, yet not one for each
-        return np.concatenate([np.full(lost, np.nan, np.float32), told]) if lost else told
+        return self._sampled().logprobs
 
     @property
     def versions(self) -> Ids:
-        return np.full(self._lost + len(self._told_ids), self._version, np.int32)
+        return np.full(len(self.ids), self._version, np.int32)
 
     @property
     def tokens(self) -> Sequence[tuple[str, float]]:
-        return list(zip(self._texts, self._told_logprobs.tolist(), strict=False)) if self._texts else []
+        texts = self._told.texts
+        return list(zip(texts, self._told.logprobs.tolist(), strict=False)) if texts else []
 
     @property
     def finish_reason(self) -> str | None:
@@ -112,43 +110,46 @@ class EndpointReply:
 
     @property
     def missing(self) -> Sequence[str]:
+        sampled = self._sampled()
         told = {
-            "prompt_ids": self._prompt is not None and bool((self._prompt >= 0).all()),
-            "sampled_ids": not self._lost and bool((self._told_ids >= 0).all()),
-            "logprobs": len(self.logprobs) == len(self.ids) and not np.isnan(self.logprobs).any(),
+            "prompt_ids": self._prompt is not None and _whole(self._prompt),
+            "sampled_ids": _whole(sampled.ids),
+            "logprobs": len(sampled.logprobs) == len(sampled.ids) and not np.isnan(sampled.logprobs).any(),
         }
         return [name for name, whole in told.items() if not whole]
 
-    @property
-    def _told_ids(self) -> Ids:
-        return _joined(self._ids, np.int32)
+    def _sampled(self) -> _Sampled:
+        if self._known is None:
+            self._known = self._sum_up()
+        return self._known
 
-    @property
-    def _told_logprobs(self) -> Floats:
-        return _joined(self._logprobs, np.float32)
-
-    @property
-    def _lost(self) -> int:
-        """How many ids are known to be missing, at places that are not known."""
-        told, sampled = len(self._told_ids), self._counted("completion_tokens")
+    def _sum_up(self) -> _Sampled:
+        ids, logprobs, sampled = self._told.ids, self._told.logprobs, self._counted("completion_tokens")
         if sampled is None:
-            sampled = max(len(self._told_logprobs), told + self._untold)
-        return max(0, sampled - told)
+            sampled = max(len(logprobs), len(ids) + self._untold)
+        lost = max(0, sampled - len(ids))  # ids known to be missing, at places that are not known
+        if self._told.shifted is not None and len(logprobs) == len(ids):
+            logprobs = logprobs[: self._told.shifted]  # as many as ids, yet not one for each
+        if lost:
+            ids = np.concatenate([np.full(lost, -1, np.int32), ids])
+            logprobs = np.concatenate([np.full(lost, np.nan, np.float32), logprobs])
+        return _Sampled(ids, logprobs)
 
     def _counted(self, name: str) -> int | None:
         count = self._usage.get(name)
         return count if type(count) is int and 0 <= count <= _MOST_TOKENS else None
 
     def _hear(self, event: Event) -> None:
+        self._known = None
         if event.error:
             code = event.error.get("code") if isinstance(event.error, Mapping) else None
             raise fault(code if isinstance(code, int) else 500, error_words(event.error), where="The endpoint")
-        if isinstance(event.usage, Mapping):
+        if isinstance(event.usage, dict):
             self._usage = event.usage
         choice = event.choices[0] if event.choices else _SILENT
         if self._prompt is None:
-            told = ids_of(event.prompt_token_ids)
-            self._prompt = told if told is not None else ids_of(choice.prompt_token_ids)
+            told = prompt_ids_of(event.prompt_token_ids)
+            self._prompt = told if told is not None else prompt_ids_of(choice.prompt_token_ids)
         said = self._say(choice.delta or choice.message or {"content": choice.text})
         self._count(choice, said)
         self._finish_reason = choice.finish_reason or self._finish_reason
@@ -174,25 +175,12 @@ class EndpointReply:
         call["arguments"] += function.get("arguments") or ""
 
     def _count(self, choice: Choice, said: bool) -> None:
-        told, ids = logprobs_of(choice.logprobs), ids_of(choice.token_ids)
-        found = ids if ids is not None else _NO_IDS
-        if told is None and not len(found):
-            self._untold = self._untold or said
-            return
-        if told is None:
-            logprobs = np.full(len(found), np.nan, np.float32)
-        else:
-            texts, logprobs = told
-            self._texts += texts
-        if len(logprobs) != len(found) and self._shifted is None:
-            self._shifted = len(self._told_logprobs)
-        self._ids.append(found)
-        self._logprobs.append(logprobs)
-        self._untold = self._untold or (said and not len(found))
+        tokens, ids = tokens_of(choice.logprobs), sampled_ids_of(choice.token_ids)
+        self._untold = self._untold or (said and not ids)
+        if ids or tokens is not None:
+            self._told.add(ids, tokens)
 
 
-def _joined(parts: list[npt.NDArray[_Scalar]], kind: type[_Scalar]) -> npt.NDArray[_Scalar]:
-    """All parts as one, which takes their place."""
-    if len(parts) != 1:
-        parts[:] = [np.concatenate(parts) if parts else np.empty(0, kind)]
-    return parts[0]
+def _whole(ids: Ids) -> bool:
+    """Whether no id is missing."""
+    return not len(ids) or bool(ids.min() >= 0)
