@@ -38,6 +38,18 @@ export function decodeTokens(data: unknown, buffers: readonly Buffer[]): ITokenP
   return { ...block, sample: count(header.sample), from: count(header.from), tokens: count(header.tokens), segments };
 }
 
+export interface IPeak {
+  readonly sample: number;
+  readonly token: number;
+  readonly call: string;
+}
+
+/** The token that stands out: the answer to `peak`; `null` where none does. */
+export function decodePeak(data: unknown): IPeak | null {
+  const { sample, token, call } = object(data);
+  return number(token) === null ? null : { sample: count(sample), token: count(token), call: text(call) };
+}
+
 function decodeSide(value: unknown): IBreakSide {
   const side = object(value);
   const ids = list(side.ids).map(id => number(id) ?? -1);

@@ -6,6 +6,7 @@ import {
   ICounters,
   IFrame,
   IHeldOut,
+  ILimit,
   IOldest,
   IProblem,
   IReward,
@@ -77,6 +78,11 @@ function decodeOldest(value: unknown): IOldest | null {
       };
 }
 
+function decodeLimit(value: unknown): ILimit | null {
+  const { agents, by } = object(value);
+  return number(agents) === null ? null : { agents: count(agents), by: text(by) };
+}
+
 function decodeStep(value: unknown): IStepRow | null {
   const row = object(value);
   const index = number(row.index);
@@ -101,7 +107,8 @@ function decodeProblem(value: unknown): IProblem {
     count: count(p.count),
     rollouts: list(p.rollouts).map(text),
     groups: list(p.groups).map(text),
-    step: number(p.step)
+    step: number(p.step),
+    shade: text(p.shade)
   };
 }
 
@@ -132,6 +139,7 @@ export function decodeFrame(data: unknown, buffers: readonly Buffer[] = []): IFr
     counters: decodeCounters(header.counters),
     reward: decodeReward(header.reward),
     oldest: decodeOldest(header.oldest),
+    limit: decodeLimit(header.limit),
     problems: list(header.problems).map(decodeProblem),
     steps: steps.filter((row): row is IStepRow => row !== null),
     rollouts: decodeRows(header.rollouts, buffers)

@@ -8,7 +8,18 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { RowTable } from './rows';
-import type { ICounters, IFrame, IOldest, IPhase, IProblem, IReward, IRowBlock, IRunInfo, IStepRow } from './wire';
+import type {
+  ICounters,
+  IFrame,
+  ILimit,
+  IOldest,
+  IPhase,
+  IProblem,
+  IReward,
+  IRowBlock,
+  IRunInfo,
+  IStepRow
+} from './wire';
 
 const NO_COUNTERS: ICounters = {
   total: 0,
@@ -80,6 +91,10 @@ export class RunModel {
   /** The rollout that has run longest; `null` when none runs. */
   get oldest(): IOldest | null {
     return this._oldest;
+  }
+  /** How many agents may run at one time; `null` where nothing can. */
+  get limit(): ILimit | null {
+    return this._limit;
   }
   /** Ranked findings, worst first. */
   get problems(): readonly IProblem[] {
@@ -177,6 +192,7 @@ export class RunModel {
     this._counters = frame.counters ?? NO_COUNTERS;
     this._reward = frame.reward ?? NO_REWARD;
     this._oldest = frame.oldest ?? null;
+    this._limit = frame.limit ?? null;
     this._problems = frame.problems ?? [];
     this._at = frame.at;
     this._lastFrameAt = this._now();
@@ -218,6 +234,7 @@ export class RunModel {
   private _counters = NO_COUNTERS;
   private _reward = NO_REWARD;
   private _oldest: IOldest | null = null;
+  private _limit: ILimit | null = null;
   private _problems: readonly IProblem[] = [];
   private _steps: IStepRow[] = [];
   private _seq = 0;

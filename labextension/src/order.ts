@@ -1,6 +1,7 @@
 /** Which rows of the table are shown, and in which order. Pure; 10⁵ rows sort in tens of milliseconds. */
 
 import { CODE_COLUMNS, CodeColumn, NUMBER_COLUMNS, NumberColumn, RowTable, TextColumn } from './rows';
+import type { Shade } from './strip/shades';
 
 /** A column to sort by: one of the table's, the place itself (`row`), or the computed `duration`. */
 export type SortKey = NumberColumn | CodeColumn | TextColumn | 'row' | 'duration';
@@ -22,10 +23,13 @@ export interface IFilter {
 /** Some rollouts, however they were chosen; each part that is given must match. */
 export interface IFocus {
   readonly label: string;
+  /** In the order of what to look at first, which is theirs until another is asked for. */
   readonly rollouts?: ReadonlySet<string>;
   readonly groups?: ReadonlySet<string>;
   /** First and last step. */
   readonly steps?: readonly [number, number];
+  /** What its tokens are coloured by, where it is about tokens. */
+  readonly shade?: Shade;
 }
 
 function inFocus(rows: RowTable, row: number, focus: IFocus): boolean {
@@ -138,6 +142,11 @@ function sortValues(rows: RowTable, key: SortKey, now: number): ArrayLike<number
 export function orderRows(rows: RowTable, filter: IFilter, order: IOrder, now: number): Uint32Array {
   const index = filtered(rows, filter);
   const sign = order.descending ? -1 : 1;
+  if (order.key === 'row' && order.descending && filter.focus?.rollouts) {
+    const rank = new Map([...filter.focus.rollouts].map((id, place) => [id, place]));
+    const rankOf = (row: number): number => rank.get(rows.text('id', row)) ?? rank.size;
+    return index.sort((a, b) => rankOf(a) - rankOf(b) || b - a);
+  }
   if (order.key === 'row') {
     return order.descending ? index.reverse() : index;
   }

@@ -109,6 +109,15 @@ export interface IProblem {
   readonly rollouts: readonly string[];
   readonly groups: readonly string[];
   readonly step: number | null;
+  /** The colouring of tokens that shows it; empty where none does. */
+  readonly shade: string;
+}
+
+/** How many agents may run at one time, and who says so. */
+export interface ILimit {
+  readonly agents: number;
+  /** `default`, `set`, `auto` or `cluster`. */
+  readonly by: string;
 }
 
 export type Column =
@@ -135,6 +144,8 @@ export interface IFrame {
   readonly counters: ICounters;
   readonly reward: IReward;
   readonly oldest: IOldest | null;
+  /** `null` where nothing can run: a stored run, a closed lab. */
+  readonly limit: ILimit | null;
   /** Worst first. */
   readonly problems: readonly IProblem[];
   readonly steps: readonly IStepRow[];

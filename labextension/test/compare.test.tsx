@@ -112,7 +112,7 @@ describe('another run', () => {
     await view.after(() => view.button('Compare').click());
     const select = view.node.querySelector<HTMLSelectElement>('[aria-label="Run of B"]')!;
     await view.after(() => {
-      select.value = '0';
+      select.selectedIndex = 1;
       select.dispatchEvent(new Event('change', { bubbles: true }));
     });
     return view;

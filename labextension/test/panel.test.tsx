@@ -69,6 +69,17 @@ describe('the Run page', () => {
     }
   });
 
+  it('says how many agents may run, and who says so', async () => {
+    const source = new TestSource();
+    source.model.apply(frame({ counters: COUNTERS, more: { limit: { agents: 16, by: 'auto' } } }));
+    const view = await open(source);
+    const running = view.byTestId('ll-count-running');
+    expect(running?.textContent).toBe('8 of 16');
+    expect(running?.parentElement?.title).toMatch(/^16 agents at a time: concurrency="auto"/);
+    await view.after(() => source.model.apply(frame({ counters: COUNTERS, more: { limit: null } })));
+    expect(running?.textContent).toBe('8');
+  });
+
   it('shows phase, step, version, names and the sandbox badge', async () => {
     const source = new TestSource();
     source.model.apply(frame({ at: 1000 }));

@@ -11,7 +11,7 @@ const ROWS = [
   { row: 2, id: 'r-2', group: 'g-1', step: 2, state: 'running', started_at: 950 },
   { row: 3, id: 'r-3', group: 'g-1', step: 2, state: 'running', started_at: 940 }
 ];
-const PROBLEM = { severity: 1, count: 1, rollouts: [], groups: [], step: null };
+const PROBLEM = { severity: 1, count: 1, rollouts: [], groups: [], step: null, shade: '' };
 const PROBLEMS = [
   { ...PROBLEM, kind: 'tamper', severity: 3, title: 'Tampering', detail: HOSTILE, rollouts: ['r-1'] },
   { ...PROBLEM, kind: 'no_signal', title: 'Groups without signal', detail: '1 of 2', groups: ['g-1'] },
@@ -48,6 +48,17 @@ describe('the problems of a run', () => {
     expect(view.text('ll-focus')).toMatch(/×$/);
     await view.after(() => view.byTestId('ll-focus')?.click());
     expect(shown()).toHaveLength(4);
+  });
+
+  it('show what drove them first, and pass on what its tokens are coloured by', async () => {
+    const spike = { ...PROBLEM, kind: 'spike', title: 'Clip', detail: '', rollouts: ['r-0', 'r-3'], shade: 'clip' };
+    source.answers.peak = params => ({ result: { sample: 0, token: 4, call: params.by }, buffers: [] });
+    await view.after(() => source.model.apply(frame({ rows: ROWS, more: { problems: [spike] } })));
+    await view.after(() => view.node.querySelector<HTMLElement>('.ll-problem')?.click());
+    expect(shown()).toEqual(['r-0', 'r-3']);
+    await view.after(() => view.node.querySelector<HTMLElement>('[data-rollout-id="r-0"]')?.click());
+    expect(view.node.querySelector('[role="radio"][aria-checked="true"]')?.textContent).toBe('Clip');
+    expect(source.selection.current).toMatchObject({ rollout: 'r-0', call: 'clip', token: 4 });
   });
 
   it('are not there when there is none', async () => {

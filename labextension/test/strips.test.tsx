@@ -110,6 +110,9 @@ describe('the tokens of a sample', () => {
     expect(rare(2).strength).toBeGreaterThan(rare(3).strength);
     expect(rare(0).strength).toBe(0);
     expect([2, 3].map(i => shader(tokens, 'ratio', null)(i).hue)).toEqual(['high', 'low']);
+    // r − 1 − ln r: 0.018 of 1.2, and 0.005 of 0.9
+    const [more, less] = [2, 3].map(i => shader(tokens, 'kl', null)(i).strength);
+    expect([more, less]).toEqual([1, expect.closeTo(Math.sqrt((0.9 - 1 - Math.log(0.9)) / (0.2 - Math.log(1.2))), 3)]);
     expect(shader(tokens, 'advantage', -1)(2).hue).toBe('low');
     expect(shader(tokens, 'advantage', 0)(2).strength).toBe(0);
   });
@@ -210,9 +213,9 @@ describe('the right of the Rollout page', () => {
     const mates = [...view.node.querySelectorAll('.ll-group button')].map(node => node.textContent);
     expect(mates).toEqual(['r-00.00−1.0025.0 %10.0 %', 'r-11.00+1.0025.0 %77.5 %⌁2', 'r-2–grader error']);
     const select = view.node.querySelector('select') as HTMLSelectElement;
-    expect(select.value).toBe('sample_mean');
+    expect(select.selectedOptions[0].text).toBe('sample mean');
     await view.after(() => {
-      select.value = 'token_mean';
+      select.selectedIndex = [...select.options].findIndex(option => option.text === 'token mean');
       select.dispatchEvent(new Event('change', { bubbles: true }));
     });
     expect(view.node.querySelector('.ll-group button')?.textContent).toBe('r-00.00−1.0025.0 %30.0 %');
@@ -237,6 +240,28 @@ describe('the right of the Rollout page', () => {
     expect(source.selection.current).toMatchObject({ token: 4, call: 'c-1' });
     await press('Home');
     expect(source.selection.current.token).toBe(0);
+  });
+
+  it('opens with what a finding is about: its colouring, and the token that stands out', async () => {
+    await view.after(() => view.unmount());
+    const asked: JSONObject[] = [];
+    source.answers.peak = params => {
+      asked.push(params);
+      return { result: { sample: 0, token: 3, call: 'c-1' }, buffers: [] };
+    };
+    view = await renderView(source, <RolloutPage id="r-1" shade="kl" onOpen={() => undefined} />);
+    expect(asked).toEqual([{ id: 'r-1', by: 'kl' }]);
+    expect(view.node.querySelector('[role="radio"][aria-checked="true"]')?.textContent).toBe('KL');
+    expect(source.selection.current).toMatchObject({ call: 'c-1', token: 3 });
+    expect(view.node.querySelector<HTMLElement>('.ll-rollout-body')?.dataset.column).toBe('tokens');
+  });
+
+  it('has no token that stands out where nothing was computed', async () => {
+    await view.after(() => view.unmount());
+    source.answers.peak = () => ({ result: {}, buffers: [] });
+    view = await renderView(source, <RolloutPage id="r-1" shade="clip" onOpen={() => undefined} />);
+    expect(view.byTestId('ll-token')).toBeNull();
+    expect(view.node.querySelector('.ll-legend-row')?.textContent).toBe('Not computed for this sample.');
   });
 
   it('opens a break from both sides, with the first difference marked', async () => {

@@ -1,10 +1,11 @@
 import { branches, CallTreeView } from '../src/panel/callTreeView';
+import { RolloutPage } from '../src/panel/rolloutPage';
 import { depths, Transcript } from '../src/panel/transcript';
 import { decodeDetail } from '../src/decodeDetail';
 import { layTree, nearest, neighbour } from '../src/tree/layout';
 import { markOf } from '../src/tree/marks';
-import { ICallDetail } from '../src/wire';
-import { detailJson, HOSTILE } from './frames';
+import { ICallDetail, IRolloutDetail } from '../src/wire';
+import { detailJson, frame, HOSTILE } from './frames';
 import { expectTextOnly, renderView, TestSource } from './render';
 
 interface IMade {
@@ -166,5 +167,27 @@ describe('the transcript', () => {
     const other = await renderView(source, <Transcript detail={detail} />);
     expect(other.node.querySelector('[aria-current]')?.getAttribute('data-call-id')).toBe('c700');
     other.unmount();
+  });
+
+  it('opens what goes on at its end and follows it; either end is a click away', async () => {
+    const { rollout } = decodeDetail(detailJson({ rollout: { state: 'running' } }));
+    const of = (n: number): IRolloutDetail => ({
+      ...decodeDetail(detailJson()),
+      rollout,
+      calls: made(Array.from({ length: n }, () => ({})))
+    });
+    const source = new TestSource();
+    source.answer = async () => of(250);
+    source.model.apply(frame({ rows: [{ row: 0, id: 'r-1', state: 'running', calls: 250 }] }));
+    const view = await renderView(source, <RolloutPage id="r-1" onOpen={() => undefined} />);
+    const first = (): string | null | undefined =>
+      view.node.querySelector('[data-call-id]')?.getAttribute('data-call-id');
+    expect(first()).toBe('c150');
+    expect(view.text('ll-place')).toMatch(/^Calls 151 to 250 of 250/);
+    await view.after(() => view.button('First').click());
+    expect(first()).toBe('c0');
+    await view.after(() => view.button('Latest').click());
+    expect(first()).toBe('c150');
+    view.unmount();
   });
 });

@@ -88,6 +88,10 @@ class Controller:
         self._pace = Pace() if concurrency == "auto" else None
         fixed = concurrency if isinstance(concurrency, int) else 4 * (os.cpu_count() or 1)
         self._concurrency = self._pace.concurrency if self._pace else _checked(fixed)
+        self.concurrency_by: Literal["default", "set", "auto"] = (
+            "auto" if self._pace else "default" if concurrency is None else "set"
+        )
+        """Where `concurrency` comes from."""
         self._boot_timeout_s, self._limits = boot_timeout_s, limits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -31,6 +31,14 @@ class Controllers:
         return self._own.concurrency
 
     @property
+    def limit(self) -> tuple[int, str]:
+        """How many agents may run at one time where they run now, and who says so: ``default`` (four per core),
+        ``set``, ``auto``, or ``cluster``, which has a limit of its own."""
+        if self.cluster is not None and self.cluster.running:
+            return self.cluster.concurrency, "cluster"
+        return self._own.concurrency, self._own.concurrency_by
+
+    @property
     def sandbox(self) -> Sandbox | None:
         """What shuts in the agents of this machine."""
         return self._own.sandbox

@@ -53,6 +53,8 @@ class Snapshot:
     """Whether the user paused the lab; that the learner holds calls is said by the phase."""
     unsandboxed: bool = True
     """Whether agents of this machine see the user's files."""
+    limit: tuple[int, str] | None = None
+    """How many agents may run at one time, and who says so (`Controllers.limit`); None where nothing can run."""
     at: float = field(default_factory=time.time, compare=False)
 
     def fields(self) -> dict[str, Any]:
@@ -68,6 +70,7 @@ class Snapshot:
             "counters": self.counters,
             "reward": self.reward,
             "oldest": self.oldest,
+            "limit": None if self.limit is None else {"agents": self.limit[0], "by": self.limit[1]},
             "problems": list(self.problems),
         }
 

@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightning_lab.controller import Limits, Sandbox
+from lightning_lab.gateway import AdmissionState
 from lightning_lab.notebook.attached import AttachedRun
 from lightning_lab.notebook.data import breaks_frame, rollouts_frame
 from lightning_lab.notebook.errors import LabBusyError, LabClosedError
@@ -22,17 +22,19 @@ from lightning_lab.notebook.feed import RunFeed
 from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.front_end import FrontEnd
 from lightning_lab.notebook.kernel import current_kernel
+from lightning_lab.notebook.on_show import OnShow
 from lightning_lab.notebook.opening import OneOpenLab
 from lightning_lab.notebook.panel import handlers
 from lightning_lab.notebook.parts import AgentSettings, Parts, start_parts
 from lightning_lab.notebook.policies import PolicySpec, require_extra
 from lightning_lab.notebook.results import checked_grader, checked_harness, checked_task, raise_if_failed
 from lightning_lab.notebook.rollout import RolloutView
-from lightning_lab.notebook.run import Loop, RunHandle, RunSource, StoredRun
+from lightning_lab.notebook.run import Loop, RunHandle, StoredRun
 from lightning_lab.notebook.selection import Selection
 from lightning_lab.notebook.singles import SingleRollouts
+from lightning_lab.notebook.status import LabStatus
 from lightning_lab.notebook.submitting import Submissions
-from lightning_lab.notebook.views import MimeBundle, View, run_bundle
+from lightning_lab.notebook.views import MimeBundle, View
 from lightning_lab.notebook.waiting import wait_for
 from lightning_lab.policy.base import ChatPolicy, Policy
 from lightning_lab.records import Run, Sampling
@@ -47,36 +49,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GET_THE_PANEL = (
-    "This summary is refreshed while the lab works. For the live panel, install the extension where JupyterLab runs "
-    "(pip install lightning-lab), then reload the page."
-)
 _ENDING = "Wait for it with `await run`, end it with run.stop() or run.cancel(), or close the lab with lab.close()."
 _PAUSE_S = 24 * 3600.0  # a pause by hand cuts off no call that is under way
 _THREAD_END_S = 30.0
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabStatus:
-    """What the lab is doing now."""
-
-    state: str
-    """``open`` or ``closed``."""
-    policy: str
-    version: int
-    run: str | None
-    phase: str
-    queuing: int
-    running: int
-    concurrency: int
-    """Agents of this machine that may run at one time."""
-    in_flight: int
-    """Model calls that generate now."""
-    held: int
-    """Model calls that wait for the learner, or for ``lab.resume()``."""
-    paused: bool
 
 
 class Lab(metaclass=OneOpenLab):
@@ -126,14 +103,15 @@ class Lab(metaclass=OneOpenLab):
         self.selection = Selection()
         self._lock = threading.RLock()
         self._closing = threading.Lock()
-        self._parts_closed = self._paused = False
+        self._paused = False
+        self.parts_closed = False
+        """Whether the store is closed too; until then, a lab that closes still tells what it does."""
         self._pid = os.getpid()
         self._active: RunHandle | None = None
         self._threads: list[threading.Thread] = []
-        self._feed: RunFeed | None = None
         self._reopened: Store | None = None
         self._submissions = Submissions(self)
-        self._attached: AttachedRun | None = None
+        self.on_show = OnShow(self)
         built = policy.build() if isinstance(policy, PolicySpec) else policy
         self._parts = start_parts(
             built,
@@ -149,7 +127,7 @@ class Lab(metaclass=OneOpenLab):
         )
         self.id = self._parts.folder.run_id
         self._singles = SingleRollouts(self._parts, {"policy": built.name})
-        self._front_end = FrontEnd(current_kernel(), self, self._parts.store, handlers(self))
+        self._front_end = FrontEnd(current_kernel(), self.on_show, self._parts.store, handlers(self))
         atexit.register(self._close_at_exit)
 
     # -- work ---------------------------------------------------------------------------------------------------------
@@ -166,7 +144,7 @@ class Lab(metaclass=OneOpenLab):
         self.show_run(self._singles.run_id)
         rollout = await wait_for(future)
         raise_if_failed(self.redaction.record(rollout))
-        return RolloutView(self, rollout.id, snapshot=self.current_snapshot)
+        return RolloutView(self, rollout.id, snapshot=self.on_show.now)
 
     def start_training(self, run: Run, loop: Loop) -> RunHandle:
         """Run a training loop in a thread of its own; what ``trainer.fit`` calls. Raises `LabBusyError`."""
@@ -304,7 +282,7 @@ class Lab(metaclass=OneOpenLab):
         if kind == "rollout":
             if id is None:
                 raise ValueError('Which rollout? lab.view("rollout", "r-…"); lab.rollouts() lists them.')
-            return View(RolloutView(self, id, snapshot=self.current_snapshot).bundle())
+            return View(RolloutView(self, id, snapshot=self.on_show.now).bundle())
         raise ValueError(f"There is no view {kind!r}: use 'run' or 'rollout'.")
 
     def rollouts(self) -> pd.DataFrame:
@@ -323,7 +301,7 @@ class Lab(metaclass=OneOpenLab):
     @property
     def store(self) -> Store:
         """Everything that was recorded. After `close` it is opened again, for reading."""
-        if not self._parts_closed:
+        if not self.parts_closed:
             return self._parts.store
         with self._lock:
             if self._reopened is None:
@@ -354,9 +332,19 @@ class Lab(metaclass=OneOpenLab):
         return self._active
 
     @property
+    def admission(self) -> AdmissionState:
+        """Model calls that generate or wait at the gateway now."""
+        return self._parts.gateway.admission
+
+    @property
+    def limit(self) -> tuple[int, str]:
+        """How many agents may run at one time, and who says so (`Controllers.limit`)."""
+        return self._parts.controller.limit
+
+    @property
     def paused(self) -> bool:
         """Whether `pause` holds model calls now."""
-        return not self.closed and self._paused and self._parts.gateway.admission.paused
+        return not self.closed and self._paused and self.admission.paused
 
     @property
     def unsandboxed(self) -> bool:
@@ -365,7 +353,7 @@ class Lab(metaclass=OneOpenLab):
 
     @property
     def status(self) -> LabStatus:
-        snapshot = self.current_snapshot()
+        snapshot = self.on_show.now()
         return LabStatus(
             state=snapshot.lab_state,
             policy=self._parts.policy.name,
@@ -399,52 +387,20 @@ class Lab(metaclass=OneOpenLab):
 
     def show_run(self, run_id: str) -> None:
         """Make a run the one on show, unless another one is training."""
-        with self._lock:
-            self._attached = None
-            training = self._active is not None and self._active.id != run_id
-            if not training and (self._feed is None or self._feed.run_id != run_id):
-                self._feed = RunFeed(self._parts.store, run_id, self.redaction)
+        self.on_show.take(run_id)
         self._front_end.wake()
 
     def show_attached(self, run: AttachedRun) -> None:
         """Make a submitted run the one on show, until another one starts here."""
-        self._attached = run
+        self.on_show.follow(run)
         self._front_end.wake()
-
-    @property
-    def attached_run(self) -> AttachedRun | None:
-        """The submitted run that is on show."""
-        return self._attached
 
     def show(self, make: Callable[[], MimeBundle]) -> None:
         """Show a bundle in the running cell and keep it fresh."""
         self._front_end.show(make)
 
-    @property
-    def shown(self) -> RunSource:
-        """Where the run on show is read from."""
-        return self._attached.source if self._attached and self._attached.source.begun else self
-
-    def feed(self) -> RunFeed | None:
-        if self._attached is not None and (feed := self._attached.feed()) is not None:
-            return feed
-        return self._feed
-
     def snapshot(self, feed: RunFeed | None) -> Snapshot:
-        state = "closed" if self.closed else "open"
-        if feed is None:
-            return Snapshot(lab=self.id, lab_state=state, unsandboxed=self.unsandboxed)
-        if self._attached is not None and feed.run_id == self._attached.id:
-            return self._attached.source.snapshot(feed)
-        of_run = feed.snapshot(
-            lab=self.id, lab_state=state, admission=self._parts.gateway.admission, paused=self.paused
-        )
-        return replace(of_run, unsandboxed=self.unsandboxed)
-
-    def current_snapshot(self) -> Snapshot:
-        """Of the run on show, up to date."""
-        feed = self._readable_feed()
-        return self.snapshot(feed)
+        return self.on_show.snapshot(feed)
 
     def extension_said_hello(self) -> None:
         self._front_end.said_hello()
@@ -490,7 +446,7 @@ class Lab(metaclass=OneOpenLab):
                 self._submissions.close()
             finally:
                 self._parts.close()
-                self._parts_closed = True
+                self.parts_closed = True
 
     def _close_at_exit(self) -> None:
         # Front ends learn from the kernel's end itself, and zmq may be half gone already.
@@ -504,20 +460,8 @@ class Lab(metaclass=OneOpenLab):
             active.cancel()
             active.join(_THREAD_END_S)
 
-    def _readable_feed(self) -> RunFeed | None:
-        feed = self._feed if self._parts_closed else self.feed()
-        if feed is not None and self._parts_closed:
-            feed = RunFeed(self.store, feed.run_id, self.redaction)
-        if feed is not None:
-            feed.refresh()
-        return feed
-
     def _panel_bundle(self) -> MimeBundle:
-        feed = self._readable_feed()
-        note = "" if self.closed or self._front_end.extension_present else GET_THE_PANEL
-        return run_bundle(
-            self.snapshot(feed), list(feed.table.rows) if feed else (), open_panel=not self.closed, note=note
-        )
+        return self.on_show.bundle(extension_present=self._front_end.extension_present)
 
     def _train(self, loop: Loop, ended: Future[Run]) -> None:
         outcome: Run | BaseException

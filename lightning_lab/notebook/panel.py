@@ -22,8 +22,10 @@ _UPDATING = frozenset({Phase.CLOSING, Phase.DRAINING, Phase.UPDATING, Phase.PUBL
 def handlers(lab: Lab) -> dict[str, Handler]:
     """The request methods of one lab."""
     panel = _Panel(lab)
-    text = decoded_by(lambda: lab.shown.decode)
-    reading = reading_handlers(lambda: lab.shown.store, text, lab.redaction, lambda run: lab.shown.manifest(run))
+    text = decoded_by(lambda: lab.on_show.source.decode)
+    reading = reading_handlers(
+        lambda: lab.on_show.source.store, text, lab.redaction, lambda run: lab.on_show.source.manifest(run)
+    )
     return {**reading, "hello": panel.hello, "rows": panel.rows, "action": panel.action, "select": panel.select}
 
 
@@ -42,7 +44,7 @@ class _Panel:
 
         Empty when another run is on show meanwhile.
         """
-        feed = self._lab.feed()
+        feed = self._lab.on_show.feed()
         start = params.get("from")
         if feed is None or feed.run_id != params.get("run") or not isinstance(start, int) or start < 0:
             return rows_reply((), 0)
@@ -75,7 +77,7 @@ class _Panel:
         self._lab.resume()
 
     def _stop(self, _: Mapping[str, Any]) -> None:
-        run = self._lab.active_run or self._lab.attached_run
+        run = self._lab.active_run or self._lab.on_show.attached
         if run is None:
             raise RequestError("No run is training.", "Start one with trainer.fit(steps=…).")
         run.stop()
@@ -85,7 +87,7 @@ class _Panel:
         if rollout_id is not None:
             self._lab.cancel_rollout(str(rollout_id))
             return
-        run = self._lab.active_run or self._lab.attached_run
+        run = self._lab.active_run or self._lab.on_show.attached
         if run is None:
             raise RequestError("No run is training.", "Rollouts are cancelled one by one: select one.")
         run.cancel()

@@ -24,8 +24,14 @@ MISMATCH = 0.05
 SPIKE_FACTOR = 6.0
 DRIVERS = 5
 """Rollouts that are named as what made a spike."""
-_SPIKES = {"approx_kl": ("KL", 1e-3), "grad_norm": ("gradient norm", 1e-2)}
-"""Metrics that are watched: their name, and the least value that counts as a spike."""
+_SPIKES = {
+    "approx_kl": ("KL", 1e-3, "kl"),
+    "clip_frac": ("clip fraction", 0.05, "clip"),
+    "ratio_max": ("ratio", 2.0, "ratio"),
+    "grad_norm": ("gradient norm", 1e-2, ""),
+}
+"""Metrics that are watched: their name, the least value that counts as a spike, and what its tokens are looked at by
+(one of `drivers.MEASURES`)."""
 
 _FAILURES = (Outcome.AGENT_ERROR, Outcome.TIMEOUT, Outcome.CONTEXT_OVERFLOW)
 
@@ -43,6 +49,8 @@ class Problem:
     rollouts: Sequence[str] = ()
     groups: Sequence[str] = ()
     step: int | None = None
+    shade: str = ""
+    """The colouring of tokens that shows it: one of `drivers.MEASURES`."""
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -54,11 +62,12 @@ class Problem:
             "rollouts": list(self.rollouts[:MAX_EVIDENCE]),
             "groups": list(self.groups[:MAX_EVIDENCE]),
             "step": self.step,
+            "shade": self.shade,
         }
 
 
-Drivers = Callable[[Step], Sequence[tuple[str, float]]]
-"""Rollouts of a step with their share of its KL, largest first."""
+Drivers = Callable[[Step, str], Sequence[tuple[str, float]]]
+"""Rollouts of a step with their share of a measure, largest first."""
 
 
 @dataclass(slots=True)
@@ -82,7 +91,7 @@ def find_problems(
     *,
     now: float | None = None,
     failed: str = "",
-    drivers: Drivers = lambda _: (),
+    drivers: Drivers = lambda *_: (),
 ) -> list[dict[str, Any]]:
     """Worst first. ``now``: Unix seconds while the run goes on, else None: nothing is stuck in a run that is over.
 
@@ -192,7 +201,7 @@ def _no_signal(rows: Sequence[RolloutRow], steps: Sequence[Step]) -> Iterable[Pr
 
 
 def _spikes(steps: Sequence[Step], drivers: Drivers) -> Iterable[Problem]:
-    for name, (label, least) in _SPIKES.items():
+    for name, (label, least, shade) in _SPIKES.items():
         told = [(step, value) for step in steps if (value := finite(step.metrics.get(name))) is not None]
         if len(told) < RECENT_STEPS:
             continue
@@ -201,9 +210,8 @@ def _spikes(steps: Sequence[Step], drivers: Drivers) -> Iterable[Problem]:
         if high:
             step, value = max(high, key=lambda pair: pair[1])
             detail = f"Step {step.index}: {value:.3g}, against a median of {usual:.3g}."
-            rollouts: Sequence[str] = ()
-            if name == "approx_kl" and (shares := drivers(step)[:DRIVERS]):
-                rollouts = [rollout_id for rollout_id, _ in shares]
+            shares = drivers(step, shade)[:DRIVERS] if shade else ()
+            if shares and name != "ratio_max":  # which is one token's, not a sum
                 detail += f" {_many(len(shares), 'rollout')} made {sum(share for _, share in shares):.0%} of it."
             yield Problem(
                 kind="spike",
@@ -211,8 +219,9 @@ def _spikes(steps: Sequence[Step], drivers: Drivers) -> Iterable[Problem]:
                 title=f"Spike of the {label}",
                 detail=detail,
                 count=len(high),
-                rollouts=rollouts,
+                rollouts=[rollout_id for rollout_id, _ in shares],
                 step=step.index,
+                shade=shade,
             )
 
 

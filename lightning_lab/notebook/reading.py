@@ -8,6 +8,7 @@ from typing import Any
 from lightning_lab.notebook.comparing import Comparing, Manifest
 from lightning_lab.notebook.cuts import Cuts, cuts_of
 from lightning_lab.notebook.detail import rollout_detail
+from lightning_lab.notebook.drivers import MEASURES, peak
 from lightning_lab.notebook.redacted import redacted
 from lightning_lab.notebook.requests import Handler, Reply, RequestError
 from lightning_lab.notebook.sides import break_sides
@@ -18,7 +19,7 @@ from lightning_lab.notebook.weighing import weigh_group
 from lightning_lab.store import COMMON, Redaction, Store
 from lightning_lab.store.errors import UnknownIdError
 
-_METHODS = ("rollout", "tokens", "sides", "weights", "timeline")
+_METHODS = ("rollout", "tokens", "peak", "sides", "weights", "timeline")
 
 
 def reading_handlers(
@@ -54,6 +55,20 @@ class _Reading:
         stats = self._store().token_stats(cuts.rollout.id) if cuts.trained else []
         start = params.get("from", 0)
         return sample_columns(cuts.samples, stats, self._text, index=index, start=max(0, int(start)))
+
+    def peak(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The token that a measure of `drivers` is mostly about; empty where that was not computed."""
+        by = str(params.get("by"))
+        if by not in MEASURES:
+            raise RequestError(f"There is no measure {by!r}: use {', '.join(MEASURES)}.")
+        store = self._store()
+        rollout = store.rollout(str(params.get("id", "")))
+        found = peak(store.token_stats(rollout.id), by)
+        if found is None:
+            return {}
+        sample, token = found
+        segments = store.samples(rollout.id)[sample].segments
+        return {"sample": sample, "token": token, "call": next(s.call_id for s in segments if token < s.stop)}
 
     def sides(self, params: Mapping[str, Any]) -> dict[str, Any]:
         cuts = self._cuts(params)

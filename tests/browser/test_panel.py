@@ -63,8 +63,7 @@ def run_cell(page: Page, index: int) -> None:
 
 
 def number(page: Page, name: str) -> int:
-    text = page.get_by_test_id("ll-panel").get_by_test_id(f"ll-count-{name}").inner_text()
-    return int("".join(ch for ch in text if ch.isdigit()) or 0)
+    return int(page.get_by_test_id("ll-panel").get_by_test_id(f"ll-count-{name}").get_attribute("data-value") or 0)
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:

@@ -6,6 +6,7 @@ import { EmptyState } from './emptyState';
 import { useSource } from './hooks';
 import { RolloutPage } from './rolloutPage';
 import { RunPage } from './runPage';
+import type { Shade } from '../strip/shades';
 import type { IRunSource } from '../tokens';
 import { useView, ViewProvider } from './view';
 
@@ -17,9 +18,11 @@ export function App(): JSX.Element {
   const { rollout } = selection.current;
   const root = useRef<HTMLDivElement>(null);
   const [guest, setGuest] = useState<{ source: IRunSource; id: string } | null>(null);
+  const [shade, setShade] = useState<Shade>();
 
   const open = useCallback(
-    (id: string, from?: IRunSource) => {
+    (id: string, from?: IRunSource, by?: Shade) => {
+      setShade(by);
       if (from && from !== source) {
         setGuest({ source: from, id });
         return;
@@ -72,7 +75,7 @@ export function App(): JSX.Element {
               <RolloutPage id={guest.id} onOpen={id => setGuest({ ...guest, id })} onBack={() => setGuest(null)} />
             </ViewProvider>
           )}
-          {rollout !== undefined && <RolloutPage id={rollout} onOpen={open} onBack={back} />}
+          {rollout !== undefined && <RolloutPage id={rollout} shade={shade} onOpen={open} onBack={back} />}
         </>
       )}
     </div>

@@ -6,15 +6,10 @@
 
 import { ITree, nearest, neighbour } from '../tree/layout';
 import { drawMark, Mark, MARK_COLORS } from '../tree/marks';
+import { TreeWindow } from '../tree/window';
 import { prepare, themeColor, themeFont } from './paint';
 
-const COLUMN = 46;
-const ROW = 34;
-const MARGIN = 22;
 const RADIUS = 7;
-/** Below this scale, marks say nothing. */
-const LEGIBLE = 0.45;
-const MOST = 2;
 
 export interface ITreeCall {
   readonly mark: Mark;
@@ -58,31 +53,28 @@ export class CallTree {
     if (this._selected >= calls.length) {
       this._selected = -1;
     }
-    this._move(this._x, this._y);
+    this._window.show(tree);
+    this._schedule();
   }
 
   /** -1 selects none. */
   select(place: number): void {
     if (place !== this._selected) {
       this._selected = place;
-      this._reveal(place);
+      this._window.reveal(place);
       this._schedule();
     }
   }
 
   /** Everything in sight. */
   fit(): void {
-    const [width, height] = this._size(1);
-    const scale = Math.min(1, this._width / Math.max(1, width), this._height / Math.max(1, height));
-    this._scale = Math.max(0.01, scale);
-    this._move(0, 0);
+    this._window.fit();
+    this._schedule();
   }
 
-  zoom(factor: number, x = this._width / 2, y = this._height / 2): void {
-    const scale = Math.max(0.01, Math.min(MOST, this._scale * factor));
-    const by = scale / this._scale;
-    this._scale = scale;
-    this._move((this._x + x) * by - x, (this._y + y) * by - y);
+  zoom(factor: number, x?: number, y?: number): void {
+    this._window.zoom(factor, x, y);
+    this._schedule();
   }
 
   /** The theme changed. */
@@ -98,51 +90,8 @@ export class CallTree {
   }
 
   private _resize(): void {
-    const first = this._width === 0;
-    this._width = this.node.clientWidth;
-    this._height = this.node.clientHeight;
-    if (first) {
-      this.fit();
-      if (this._scale < LEGIBLE) {
-        this._scale = LEGIBLE; // the beginning, legible; the whole is one key away
-      }
-    }
-    this._move(this._x, this._y);
-  }
-
-  private _size(scale: number): [number, number] {
-    const { columns = 0, rows = [] } = this._tree ?? {};
-    return [((columns - 1) * COLUMN + 2 * MARGIN + 120) * scale, ((rows.length - 1) * ROW + 2 * MARGIN) * scale];
-  }
-
-  /** Look at another part; true when that moved anything. */
-  private _move(x: number, y: number): boolean {
-    const [width, height] = this._size(this._scale);
-    const [oldX, oldY] = [this._x, this._y];
-    this._x = Math.max(0, Math.min(width - this._width, x));
-    this._y = Math.max(0, Math.min(height - this._height, y));
+    this._window.resize(this.node.clientWidth, this.node.clientHeight);
     this._schedule();
-    return this._x !== oldX || this._y !== oldY;
-  }
-
-  private _reveal(place: number): void {
-    if (!this._tree || place < 0 || this._width === 0) {
-      return;
-    }
-    const [x, y] = this._at(place);
-    const edge = MARGIN * 1.5;
-    const out = x < edge || y < edge / 2 || x > this._width - edge || y > this._height - edge / 2;
-    if (out) {
-      this._move(this._x + x - this._width / 2, this._y + y - this._height / 2);
-    }
-  }
-
-  private _at(place: number): [number, number] {
-    const tree = this._tree as ITree;
-    return [
-      (MARGIN + tree.column[place] * COLUMN) * this._scale - this._x,
-      (MARGIN + tree.row[place] * ROW) * this._scale - this._y
-    ];
   }
 
   private _color(color: string): string {
@@ -163,17 +112,12 @@ export class CallTree {
 
   private _paint(): void {
     const tree = this._tree;
-    const context = prepare(this._canvas, this._width, this._height);
+    const context = prepare(this._canvas, this._window.width, this._window.height);
     if (!context || !tree) {
       return;
     }
-    const [column, row] = [COLUMN * this._scale, ROW * this._scale];
-    const margin = MARGIN * this._scale;
-    const firstRow = Math.max(0, Math.floor((this._y - margin) / row) - 1);
-    const lastRow = Math.min(tree.rows.length - 1, Math.ceil((this._y + this._height - margin) / row));
-    const firstColumn = Math.floor((this._x - margin) / column) - 2;
-    const lastColumn = Math.ceil((this._x + this._width - margin) / column) + 1;
-    const letters = this._scale >= LEGIBLE;
+    const { firstRow, lastRow, firstColumn, lastColumn } = this._window.sight();
+    const letters = this._window.legible;
     context.font = themeFont(this.node, 10);
     context.textBaseline = 'middle';
     for (let r = firstRow; r <= lastRow; r++) {
@@ -189,13 +133,13 @@ export class CallTree {
     if (tree.column[last] < from || tree.column[first] > to) {
       return;
     }
-    const [left, y] = this._at(first);
-    const right = this._at(last)[0];
+    const [left, y] = this._window.at(first);
+    const right = this._window.at(last)[0];
     context.strokeStyle = this._color('var(--jp-border-color1)');
     context.lineWidth = letters ? 2 : 1;
     context.beginPath();
     context.moveTo(Math.max(-1, left), y);
-    context.lineTo(Math.min(this._width + 1, right), y);
+    context.lineTo(Math.min(this._window.width + 1, right), y);
     context.stroke();
     if (letters) {
       const begin = calls.indexOf(nearest(tree, row, from));
@@ -208,14 +152,14 @@ export class CallTree {
     const { thread } = this._calls[first];
     if (letters && thread) {
       context.fillStyle = this._color('var(--jp-ui-font-color2)');
-      context.fillText(thread, right + RADIUS * this._scale + 22, y);
+      context.fillText(thread, right + RADIUS * this._window.scale + 22, y);
     }
   }
 
   private _paintCall(context: CanvasRenderingContext2D, place: number): void {
-    const [x, y] = this._at(place);
+    const [x, y] = this._window.at(place);
     const { mark, label } = this._calls[place];
-    const r = RADIUS * Math.min(1.2, this._scale);
+    const r = RADIUS * Math.min(1.2, this._window.scale);
     if (place === this._selected) {
       this._paintSelected(context, x, y, r);
     }
@@ -224,25 +168,25 @@ export class CallTree {
     context.fillStyle = context.strokeStyle = this._color(MARK_COLORS[mark]);
     drawMark(context, mark, x, y, r);
     context.fillStyle = this._color('var(--jp-ui-font-color2)');
-    context.fillText(label, x + r + 4, y + 9 * this._scale);
+    context.fillText(label, x + r + 4, y + 9 * this._window.scale);
   }
 
   /** Far out: calls of one kind, one after the other, are one block. */
   private _paintRuns(context: CanvasRenderingContext2D, calls: readonly number[], y: number): void {
-    const size = Math.max(1.5, 2 * RADIUS * this._scale);
+    const size = Math.max(1.5, 2 * RADIUS * this._window.scale);
     let start = 0;
     for (let i = 1; i <= calls.length; i++) {
       const { mark } = this._calls[calls[start]];
       if (i === calls.length || this._calls[calls[i]].mark !== mark) {
-        const left = this._at(calls[start])[0] - size / 2;
-        const right = this._at(calls[i - 1])[0] + size / 2;
+        const left = this._window.at(calls[start])[0] - size / 2;
+        const right = this._window.at(calls[i - 1])[0] + size / 2;
         context.fillStyle = this._color(MARK_COLORS[mark]);
         context.fillRect(left, y - size / 2, right - left, size);
         start = i;
       }
     }
     if (this._selected >= 0 && this._tree?.row[this._selected] === this._tree?.row[calls[0]]) {
-      this._paintSelected(context, this._at(this._selected)[0], y, size / 2);
+      this._paintSelected(context, this._window.at(this._selected)[0], y, size / 2);
     }
   }
 
@@ -256,7 +200,7 @@ export class CallTree {
   private _paintBegins(context: CanvasRenderingContext2D, firstRow: number, from: number, to: number): void {
     const tree = this._tree as ITree;
     context.strokeStyle = this._color('var(--jp-border-color0)');
-    context.lineWidth = this._scale >= LEGIBLE ? 1.5 : 1;
+    context.lineWidth = this._window.legible ? 1.5 : 1;
     context.beginPath();
     for (let r = firstRow; r < tree.rows.length; r++) {
       const first = tree.rows[r][0];
@@ -264,18 +208,25 @@ export class CallTree {
       if (parent < 0 || tree.column[first] < from || tree.column[parent] > to) {
         continue;
       }
-      const [x, y] = this._at(first);
-      const [px, py] = this._at(parent);
-      if (py > this._height) {
+      const [x, y] = this._window.at(first);
+      const [px, py] = this._window.at(parent);
+      if (py > this._window.height) {
         continue;
       }
-      const curve = RADIUS * this._scale;
+      const curve = RADIUS * this._window.scale;
       context.moveTo(px, py + curve);
       context.lineTo(px, y - 2 * curve);
       context.quadraticCurveTo(px, y, px + 2 * curve, y);
       context.lineTo(x - curve, y);
     }
     context.stroke();
+  }
+
+  /** Look at another part; true when that moved anything. */
+  private _move(x: number, y: number): boolean {
+    const moved = this._window.move(x, y);
+    this._schedule();
+    return moved;
   }
 
   private _choose(place: number): void {
@@ -285,23 +236,9 @@ export class CallTree {
     }
   }
 
-  private _hit(x: number, y: number): number {
-    const tree = this._tree;
-    if (!tree || tree.rows.length === 0) {
-      return -1;
-    }
-    const row = Math.round(((y + this._y) / this._scale - MARGIN) / ROW);
-    const found = nearest(tree, row, Math.round(((x + this._x) / this._scale - MARGIN) / COLUMN));
-    if (found < 0) {
-      return -1;
-    }
-    const [cx, cy] = this._at(found);
-    return Math.hypot(cx - x, cy - y) <= Math.max(8, 14 * this._scale) ? found : -1;
-  }
-
   private _onDown = (event: PointerEvent): void => {
     if (event.button === 0) {
-      this._drag = { x: event.offsetX + this._x, y: event.offsetY + this._y, moved: false };
+      this._drag = { x: event.offsetX + this._window.x, y: event.offsetY + this._window.y, moved: false };
       this.node.setPointerCapture?.(event.pointerId);
     }
   };
@@ -309,18 +246,18 @@ export class CallTree {
   private _onMove = (event: PointerEvent): void => {
     if (this._drag) {
       const [x, y] = [this._drag.x - event.offsetX, this._drag.y - event.offsetY];
-      this._drag.moved ||= Math.hypot(x - this._x, y - this._y) > 3;
+      this._drag.moved ||= Math.hypot(x - this._window.x, y - this._window.y) > 3;
       if (this._drag.moved) {
         this._move(x, y);
       }
     } else {
-      this.node.style.cursor = this._hit(event.offsetX, event.offsetY) >= 0 ? 'pointer' : 'grab';
+      this.node.style.cursor = this._window.hit(event.offsetX, event.offsetY) >= 0 ? 'pointer' : 'grab';
     }
   };
 
   private _onUp = (event: PointerEvent): void => {
     if (this._drag && !this._drag.moved) {
-      this._choose(this._hit(event.offsetX, event.offsetY));
+      this._choose(this._window.hit(event.offsetX, event.offsetY));
     }
     this._drag = null;
   };
@@ -346,27 +283,18 @@ export class CallTree {
     if (event.ctrlKey) {
       this.zoom(Math.exp(-event.deltaY / 300), event.offsetX, event.offsetY);
       event.preventDefault();
-    } else if (this._move(this._x + event.deltaX, this._y + event.deltaY)) {
+    } else if (this._move(this._window.x + event.deltaX, this._window.y + event.deltaY)) {
       event.preventDefault(); // at an edge, the page scrolls on
     }
   };
 
+  private readonly _window = new TreeWindow();
   private readonly _canvas = document.createElement('canvas');
   private readonly _observer: ResizeObserver | undefined;
   private readonly _colors = new Map<string, string>();
   private _tree: ITree | null = null;
   private _calls: readonly ITreeCall[] = [];
   private _selected = -1;
-  private _scale = 1;
-  private _x = 0;
-  private _y = 0;
-  private _width = 0;
-  private _height = 0;
   private _drag: { x: number; y: number; moved: boolean } | null = null;
   private _frame = 0;
-}
-
-/** How high a picture is worth being, in pixels. */
-export function treeHeight(rows: number): number {
-  return Math.min(340, Math.max(60, (rows - 1) * ROW + 2 * MARGIN));
 }

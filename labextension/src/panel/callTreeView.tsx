@@ -6,8 +6,9 @@ import { integer, words } from '../format';
 import { visibleLine } from '../text';
 import { ITree, layTree } from '../tree/layout';
 import { drawMark, Mark, MARK_COLORS, markOf, MARKS } from '../tree/marks';
+import { treeHeight } from '../tree/window';
 import type { ICallDetail } from '../wire';
-import { CallTree, treeHeight } from './callTree';
+import { CallTree } from './callTree';
 import { prepare, themeColor } from './paint';
 import { useView } from './view';
 

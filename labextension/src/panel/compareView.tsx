@@ -5,35 +5,11 @@ import { useState } from 'react';
 import type { ISide } from '../compare';
 import type { RunModel } from '../model';
 import type { IRunSource } from '../tokens';
+import { Choice } from './choice';
 import { CompareCharts } from './compareCharts';
 import { NumbersTable, SettingsTable, TasksTable } from './compareTables';
 import { useOtherRun } from './useOtherRun';
 import { useView } from './view';
-
-interface IStepSelectProps {
-  readonly label: string;
-  readonly model: RunModel;
-  readonly value: number | null;
-  readonly onChange: (step: number | null) => void;
-}
-
-function StepSelect({ label, model, value, onChange }: IStepSelectProps): JSX.Element {
-  const { trans } = useView();
-  return (
-    <select
-      aria-label={label}
-      value={value ?? ''}
-      onChange={event => onChange(event.target.value === '' ? null : Number(event.target.value))}
-    >
-      <option value="">{trans.__('whole run')}</option>
-      {model.steps.map(({ index }) => (
-        <option key={index} value={index}>
-          {trans.__('step %1', index)}
-        </option>
-      ))}
-    </select>
-  );
-}
 
 /** What was picked for a side; `undefined` until something was. */
 interface IPicked {
@@ -59,6 +35,10 @@ export function CompareView({ onOpen }: ICompareViewProps): JSX.Element {
     model: second,
     step: steps.b !== undefined ? steps.b : other ? null : (all[all.length - 1]?.index ?? null)
   };
+  const stepsOf = (of: RunModel): readonly (readonly [number | null, string])[] => [
+    [null, trans.__('whole run')],
+    ...of.steps.map(({ index }) => [index, trans.__('step %1', index)] as const)
+  ];
   const names = (['A', 'B'] as const).map((side, i) => {
     const { step } = [a, b][i];
     return step === null ? side : trans.__('%1 · step %2', side, step);
@@ -69,39 +49,37 @@ export function CompareView({ onOpen }: ICompareViewProps): JSX.Element {
       <div className="ll-compare-pick">
         <span>
           <i className="ll-swatch-ab ll-mod-a" aria-hidden="true" /> <b>A</b> {trans.__('this run')}
-          <StepSelect
+          <Choice
             label={trans.__('Step of A')}
-            model={model}
+            options={stepsOf(model)}
             value={a.step}
             onChange={step => setSteps({ ...steps, a: step })}
           />
         </span>
         <span>
           <i className="ll-swatch-ab ll-mod-b" aria-hidden="true" /> <b>B</b>
-          <select
-            aria-label={trans.__('Run of B')}
+          <Choice
+            label={trans.__('Run of B')}
+            options={[[-1, trans.__('this run')], ...choices.map(({ label }, i) => [i, label] as const)]}
             value={picked}
-            onChange={event => {
+            onChange={place => {
               setSteps({});
-              pick(Number(event.target.value));
+              pick(place);
             }}
-          >
-            <option value={-1}>{trans.__('this run')}</option>
-            {choices.map(({ label }, i) => (
-              <option key={i} value={i}>
-                {label}
-              </option>
-            ))}
-          </select>
-          <StepSelect
+          />
+          <Choice
             label={trans.__('Step of B')}
-            model={second}
+            options={stepsOf(second)}
             value={b.step}
             onChange={step => setSteps({ ...steps, b: step })}
           />
         </span>
         {choices.length === 0 && (
-          <span className="ll-dim">{trans.__('Exported runs (.llab) beside the notebook can be compared, too.')}</span>
+          <span className="ll-dim" data-testid="ll-compare-alone">
+            {trans.__(
+              'No other run to choose: this lab has made none, and no exported one (.llab) lies in the same folder. Copy one there to compare with it.'
+            )}
+          </span>
         )}
       </div>
       {loading && <p className="ll-dim">{trans.__('Reading the run…')}</p>}

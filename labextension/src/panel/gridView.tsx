@@ -6,6 +6,7 @@ import { integer } from '../format';
 import { GROUP_KEYS, GroupKey } from '../grouping';
 import type { IFocus } from '../order';
 import { ROLLOUT_STATES } from '../wire';
+import { Choice } from './choice';
 import { CompareView } from './compareView';
 import { RolloutGrid } from './grid';
 import { TimelineView } from './timelineView';
@@ -126,23 +127,18 @@ export function GridView({ active, onOpen, focus, onFocus, shape, onShape }: IGr
             </div>
             {shape === 'table' && (
               <span className="ll-group-by">
-                <label>
-                  {trans.__('Group by')}{' '}
-                  <select
-                    value={by ?? ''}
-                    onChange={event => {
-                      setBy((event.target.value || null) as GroupKey | null);
+                <span>
+                  <span aria-hidden="true">{trans.__('Group by')}</span>{' '}
+                  <Choice<GroupKey | null>
+                    label={trans.__('Group by')}
+                    options={[[null, trans.__('nothing')], ...GROUP_KEYS.map(key => [key, trans.__(key)] as const)]}
+                    value={by}
+                    onChange={key => {
+                      setBy(key);
                       setFolded(false);
                     }}
-                  >
-                    <option value="">{trans.__('nothing')}</option>
-                    {GROUP_KEYS.map(key => (
-                      <option key={key} value={key}>
-                        {trans.__(key)}
-                      </option>
-                    ))}
-                  </select>
-                </label>
+                  />
+                </span>
                 {by !== null && (
                   <button type="button" className="ll-link" aria-pressed={folded} onClick={() => setFolded(!folded)}>
                     {folded ? trans.__('Unfold all') : trans.__('Fold all')}

@@ -6,6 +6,7 @@ import { fixed, percent, shortId, signed, words } from '../format';
 import { isInfrastructure } from '../outcomes';
 import { visibleLine } from '../text';
 import type { IGroupWeights, IWeighed } from '../wire';
+import { Choice } from './choice';
 import { useView } from './view';
 
 interface IMateProps {
@@ -97,16 +98,12 @@ export function Group({ id, weights, onOpen }: IGroupProps): JSX.Element {
         <p className="ll-group-key">
           <i className="ll-key" aria-hidden="true" /> {words(normalizer)}
           <i className="ll-key ll-mod-ghost" aria-hidden="true" />
-          <label>
-            <span className="ll-sr">{trans.__('Compare with the normaliser')}</span>
-            <select value={ghost} onChange={event => setPicked(event.target.value)}>
-              {others.map(name => (
-                <option key={name} value={name}>
-                  {words(name)}
-                </option>
-              ))}
-            </select>
-          </label>
+          <Choice
+            label={trans.__('Compare with the normaliser')}
+            options={others.map(name => [name, words(name)] as const)}
+            value={ghost}
+            onChange={setPicked}
+          />
         </p>
       )}
       {weights.flat && (

@@ -123,15 +123,18 @@ interface IStatProps {
   readonly value: number | null;
   readonly testId?: string;
   readonly hint?: string;
+  /** Behind the value, dimmed. */
+  readonly of?: string;
   readonly tone?: 'queuing' | 'running' | 'succeeded' | 'failed' | 'cancelled' | 'warn' | '';
   readonly show?: (value: number | null) => string;
 }
 
-function Stat({ label, value, testId, hint, tone = '', show = integer }: IStatProps): JSX.Element {
+function Stat({ label, value, testId, hint, of = '', tone = '', show = integer }: IStatProps): JSX.Element {
   return (
     <div className={`ll-stat ${tone && `ll-tone-${tone}`} ${value === 0 ? 'll-mod-zero' : ''}`} title={hint}>
       <dd data-testid={testId} data-value={value ?? ''}>
         {show(value)}
+        {of && <span className="ll-stat-of">{of}</span>}
       </dd>
       <dt>{label}</dt>
     </div>
@@ -163,6 +166,33 @@ function StateBar({ model }: { model: RunModel }): JSX.Element {
   );
 }
 
+/** Agents that run, and how many may: their queue waits for the model or for places. */
+function Running({ model }: { model: RunModel }): JSX.Element {
+  const { trans } = useView();
+  const { counters, limit } = model;
+  const says: Readonly<Record<string, string>> = {
+    default: trans.__('four per core of this machine, as Lab(concurrency=…) does not say'),
+    set: trans.__('as Lab(concurrency=…) says'),
+    auto: trans.__('concurrency="auto": as many as the model and this machine can take now'),
+    cluster: trans.__('as lab.kubernetes(concurrency=…) says')
+  };
+  const shown = limit && model.active ? limit : null;
+  return (
+    <Stat
+      label={trans.__('running')}
+      value={counters.running}
+      of={shown ? trans.__(' of %1', integer(shown.agents)) : ''}
+      hint={
+        shown
+          ? trans.__('%1 agents at a time: %2', integer(shown.agents), says[shown.by] ?? words(shown.by))
+          : undefined
+      }
+      testId="ll-count-running"
+      tone="running"
+    />
+  );
+}
+
 function Stats(): JSX.Element {
   const { source, trans } = useView();
   const { model } = source;
@@ -185,7 +215,7 @@ function Stats(): JSX.Element {
         }
       >
         <Stat label={trans.__('queued')} value={counters.queuing} testId="ll-count-queuing" tone="queuing" />
-        <Stat label={trans.__('running')} value={counters.running} testId="ll-count-running" tone="running" />
+        <Running model={model} />
         <Stat label={trans.__('succeeded')} value={counters.succeeded} testId="ll-count-succeeded" tone="succeeded" />
         <Stat label={trans.__('failed')} value={counters.failed} testId="ll-count-failed" tone="failed" />
         <Stat label={trans.__('cancelled')} value={counters.cancelled} testId="ll-count-cancelled" tone="cancelled" />

@@ -2,6 +2,7 @@
 
 import { integer } from '../format';
 import type { IFocus } from '../order';
+import { asShade } from '../strip/shades';
 import { visibleLine } from '../text';
 import type { IProblem } from '../wire';
 import { useView } from './view';
@@ -9,13 +10,14 @@ import { useView } from './view';
 /** The rollouts that a finding is about, as the grid shows them. */
 export function evidence(problem: IProblem): IFocus | null {
   const label = visibleLine(problem.title, 60);
+  const shade = asShade(problem.shade);
   if (problem.rollouts.length > 0) {
-    return { label, rollouts: new Set(problem.rollouts) };
+    return { label, rollouts: new Set(problem.rollouts), shade };
   }
   if (problem.groups.length > 0) {
     return { label, groups: new Set(problem.groups) };
   }
-  return problem.step === null ? null : { label, steps: [problem.step, problem.step] };
+  return problem.step === null ? null : { label, steps: [problem.step, problem.step], shade };
 }
 
 export interface IProblemsProps {

@@ -5,6 +5,7 @@ import { useEffect, useRef, useState } from 'react';
 import { decodeWeights } from '../decodeAnswers';
 import { fixed, percent, shortId, signed, words } from '../format';
 import type { RowTable } from '../rows';
+import type { Shade } from '../strip/shades';
 import { visibleLine } from '../text';
 import type { IGroupWeights, IRolloutDetail, IRolloutInfo } from '../wire';
 import { CancelRollout } from './actions';
@@ -56,15 +57,16 @@ interface IBodyProps {
   readonly detail: IRolloutDetail;
   readonly weights: IGroupWeights | null;
   readonly stamp: string;
+  readonly shade?: Shade;
   readonly onOpen: (id: string) => void;
 }
 
 /** Beside a notebook there is room for one column: either the transcript or the tokens. */
 type Column = 'transcript' | 'tokens';
 
-function Body({ detail, weights, stamp, onOpen }: IBodyProps): JSX.Element {
+function Body({ detail, weights, stamp, shade, onOpen }: IBodyProps): JSX.Element {
   const { trans } = useView();
-  const [column, setColumn] = useState<Column>('transcript');
+  const [column, setColumn] = useState<Column>(shade ? 'tokens' : 'transcript');
   const { rollout } = detail;
   const tabs: readonly [Column, string][] = [
     ['transcript', trans.__('Transcript')],
@@ -92,7 +94,7 @@ function Body({ detail, weights, stamp, onOpen }: IBodyProps): JSX.Element {
         <Output title={trans.__('stderr')} text={rollout.stderr} testId="ll-stderr" />
         <Verdict rollout={rollout} />
       </div>
-      <Strips detail={detail} stamp={stamp} />
+      <Strips detail={detail} stamp={stamp} shade={shade} />
     </div>
   );
 }
@@ -109,12 +111,14 @@ function stampOf(rows: RowTable, id: string): string {
 
 export interface IRolloutPageProps {
   readonly id: string;
+  /** What its tokens are coloured by at first; the token that stands out is selected. */
+  readonly shade?: Shade;
   readonly onOpen: (id: string) => void;
   /** Absent where there is nothing to go back to, e.g. a saved rollout view. */
   readonly onBack?: () => void;
 }
 
-export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Element {
+export function RolloutPage({ id, shade, onOpen, onBack }: IRolloutPageProps): JSX.Element {
   const { source, trans, visible } = useView();
   const stamp = stampOf(source.model.rows, id);
   const { detail, error, loading, retry } = useDetail(source, id, stamp, visible);
@@ -178,7 +182,7 @@ export function RolloutPage({ id, onOpen, onBack }: IRolloutPageProps): JSX.Elem
           {trans.__('Shortened to fit into the notebook: %1.', visibleLine(detail.cut))}
         </p>
       )}
-      {detail && <Body {...{ detail, weights, stamp, onOpen }} />}
+      {detail && <Body {...{ detail, weights, stamp, shade, onOpen }} />}
     </div>
   );
 }

@@ -2,14 +2,16 @@
 
 import { useEffect, useMemo, useRef, useState } from 'react';
 
+import { decodePeak } from '../decodeAnswers';
 import { fixed, integer, words } from '../format';
-import { extent, isComputed, Mode, MODES } from '../strip/shades';
+import { extent, isComputed, Mode, MODES, Shade } from '../strip/shades';
 import type { SampleTokens } from '../strip/sampleTokens';
 import type { IRolloutDetail, ISampleDetail } from '../wire';
 import { IPin } from './overview';
 import { Sides } from './sides';
 import { TokenCard } from './tokenCard';
 import { TokenFlow } from './tokenFlow';
+import { useAnswer } from './useAnswer';
 import { useTokens } from './useTokens';
 import { useView } from './view';
 
@@ -18,6 +20,7 @@ const MODE_LABELS: Readonly<Record<Mode, string>> = {
   logprob: 'Log-prob',
   entropy: 'Entropy',
   ratio: 'Ratio',
+  kl: 'KL',
   clip: 'Clip',
   version: 'Version',
   advantage: 'Advantage',
@@ -56,13 +59,13 @@ function Legend({ tokens, mode }: { tokens: SampleTokens | null; mode: Mode }): 
     logprob: trans.__('redder: the sampler thought it less likely'),
     entropy: trans.__('stronger: more choices were open, in nats'),
     ratio: trans.__('green above 1, red below: new policy over old'),
+    kl: trans.__('redder: more of the KL to the sampler'),
     clip: trans.__('red: clipped, adds no gradient'),
     version: trans.__('stronger: sampled by an older policy'),
     advantage: trans.__('green pushes up, red pushes down'),
     loss: trans.__('stronger: a larger part of the loss')
   };
-  const column = { logprob: 'logprob', entropy: 'entropy', ratio: 'ratio', version: 'version', loss: 'loss' } as const;
-  const range = tokens && mode in column ? extent(tokens, column[mode as keyof typeof column]) : null;
+  const range = tokens && mode !== 'clip' ? extent(tokens, mode) : null;
   const digits = mode === 'version' ? 0 : 3;
   return (
     <p className="ll-legend-row ll-dim">
@@ -174,14 +177,16 @@ export interface IStripsProps {
   readonly detail: IRolloutDetail;
   /** Changes whenever the samples may have. */
   readonly stamp: string;
+  /** What to colour by at first; the token that stands out is selected. */
+  readonly shade?: Shade;
 }
 
-export function Strips({ detail, stamp }: IStripsProps): JSX.Element {
+export function Strips({ detail, stamp, shade }: IStripsProps): JSX.Element {
   const { source, trans, visible } = useView();
   const { rollout, samples, calls, breaks } = detail;
   const { call, token = -1 } = source.selection.current;
   const [chosen, setChosen] = useState(() => fullest(samples));
-  const [mode, setMode] = useState<Mode>('role');
+  const [mode, setMode] = useState<Mode>(shade ?? 'role');
   const [zoom, setZoom] = useState(0);
   const [open, setOpen] = useState<number | null>(null);
   const shown = Math.min(chosen, Math.max(0, samples.length - 1));
@@ -190,6 +195,14 @@ export function Strips({ detail, stamp }: IStripsProps): JSX.Element {
   const ordinal = (id: string): string => ordinals.get(id) ?? '?';
   const stored = source.status === 'saved';
   const { tokens, loaded, error } = useTokens(source, rollout.id, shown, stamp, visible && !!sample);
+  const { value: peak } = useAnswer(
+    source,
+    'peak',
+    { id: rollout.id, by: shade ?? '' },
+    '',
+    visible && shade !== undefined,
+    ({ result }) => decodePeak(result)
+  );
   const pins = useMemo(() => pinsOf(detail, sample), [detail, sample]);
 
   useEffect(() => {
@@ -207,6 +220,13 @@ export function Strips({ detail, stamp }: IStripsProps): JSX.Element {
     }
     // eslint-disable-next-line react-hooks/exhaustive-deps -- as above, and when its tokens arrive
   }, [call, tokens]);
+
+  useEffect(() => {
+    if (peak) {
+      setChosen(peak.sample);
+      source.selection.set({ ...source.selection.current, call: peak.call, token: peak.token });
+    }
+  }, [source, peak]);
 
   const select = (chosenToken: number): void =>
     source.selection.set({

@@ -62,7 +62,7 @@ export class TokenFlow {
     this._advantage = advantage;
     this._pins = pins;
     if (another) {
-      this._selected = -1;
+      this._selected = this._awaited = -1;
       this._scroller.scrollTop = 0;
       this._scrollToReply = true;
     }
@@ -74,12 +74,11 @@ export class TokenFlow {
     return this._selected;
   }
 
-  /** Select a token and bring it into sight; -1 selects none. */
+  /** Select a token and bring it into sight, as soon as it has arrived; -1 selects none. */
   select(token: number): void {
     this._selected = token;
-    if (token >= 0) {
-      this._reveal(token);
-    }
+    this._awaited = token >= (this._flow?.x.length ?? 0) ? token : -1;
+    this._reveal(token);
     this._paint();
   }
 
@@ -152,6 +151,10 @@ export class TokenFlow {
       this._scrollToReply = false;
       this._reveal(tokens.segments[0].start);
     }
+    if (this._awaited >= 0 && this._awaited < tokens.loaded) {
+      this._reveal(this._awaited);
+      this._awaited = -1;
+    }
     this._paintOverview();
     this._paint();
   }
@@ -163,7 +166,7 @@ export class TokenFlow {
   }
 
   private _reveal(token: number): void {
-    if (!this._flow || token >= this._flow.x.length) {
+    if (!this._flow || token < 0 || token >= this._flow.x.length) {
       return;
     }
     const top = lineOf(this._flow, token) * this._lineHeight;
@@ -321,6 +324,8 @@ export class TokenFlow {
   private _width = 0;
   private _height = 0;
   private _selected = -1;
+  /** A selected token that is to be shown once it is laid out; -1 for none. */
+  private _awaited = -1;
   private _scrollToReply = true;
   private _frame = 0;
 }

@@ -132,15 +132,42 @@ function More({ calls, label, onShow }: IMoreProps): JSX.Element | null {
   ) : null;
 }
 
+interface IPlaceProps {
+  readonly start: number;
+  readonly stop: number;
+  readonly total: number;
+  readonly onFirst: () => void;
+  readonly onLatest: () => void;
+}
+
+/** Which of many calls are shown, and the way to either end. */
+function Place({ start, stop, total, onFirst, onLatest }: IPlaceProps): JSX.Element | null {
+  const { trans } = useView();
+  return total > SHOWN ? (
+    <p className="ll-place" data-testid="ll-place">
+      <span>{trans.__('Calls %1 to %2 of %3', integer(start + 1), integer(stop), integer(total))}</span>
+      <button type="button" className="ll-link" onClick={onFirst}>
+        {trans.__('First')}
+      </button>
+      <button type="button" className="ll-link" onClick={onLatest}>
+        {trans.__('Latest')}
+      </button>
+    </p>
+  ) : null;
+}
+
 export function Transcript({ detail }: { detail: IRolloutDetail }): JSX.Element {
   const { source, trans } = useView();
   const { calls, rollout } = detail;
-  const [from, setFrom] = useState(0);
+  const live = rollout.state === 'queuing' || rollout.state === 'running';
+  // `null`: the latest calls, whatever is added. What goes on is opened there, what is over at its beginning.
+  const [from, setFrom] = useState<number | null>(() => (live && calls.length > SHOWN ? null : 0));
+  const [jumps, setJumps] = useState(0);
   const root = useRef<HTMLElement>(null);
   const results = useMemo(() => pairResults(calls), [calls]);
   const depth = useMemo(() => depths(calls), [calls]);
   const selected = source.selection.current.call;
-  const start = Math.min(from, Math.max(0, calls.length - SHOWN));
+  const start = Math.min(from ?? Infinity, Math.max(0, calls.length - SHOWN));
   const stop = Math.min(calls.length, start + SHOWN);
 
   useEffect(() => {
@@ -153,17 +180,25 @@ export function Transcript({ detail }: { detail: IRolloutDetail }): JSX.Element 
   useEffect(() => {
     root.current?.querySelector('[aria-current]')?.scrollIntoView?.({ block: 'nearest' });
   }, [selected, start]);
+  useEffect(() => {
+    if (from === null && selected === undefined) {
+      root.current?.querySelector('[data-call-id]:last-of-type')?.scrollIntoView?.({ block: 'end' });
+    }
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- when it is opened, and when one jumps there
+  }, [jumps]);
+  const jump = (to: number | null): void => {
+    source.selection.set({ ...source.selection.current, call: undefined, token: undefined });
+    setFrom(to);
+    setJumps(jumps + 1);
+  };
 
   return (
     <section ref={root} className="ll-transcript" data-testid="ll-transcript" aria-label={trans.__('Transcript')}>
       <Tampering tried={detail.tampering} />
       {calls.length === 0 && (
-        <p className="ll-dim">
-          {rollout.state === 'queuing' || rollout.state === 'running'
-            ? trans.__('No model call yet.')
-            : trans.__('The agent made no model call.')}
-        </p>
+        <p className="ll-dim">{live ? trans.__('No model call yet.') : trans.__('The agent made no model call.')}</p>
       )}
+      <Place {...{ start, stop }} total={calls.length} onFirst={() => jump(0)} onLatest={() => jump(null)} />
       <More
         calls={start}
         label={trans.__('Show earlier calls (%1)', integer(start))}

@@ -2,8 +2,15 @@
 
 import { SampleTokens, TokenNumber } from './sampleTokens';
 
-export const MODES = ['role', 'logprob', 'entropy', 'ratio', 'clip', 'version', 'advantage', 'loss'] as const;
+export const MODES = ['role', 'logprob', 'entropy', 'ratio', 'kl', 'clip', 'version', 'advantage', 'loss'] as const;
 export type Mode = (typeof MODES)[number];
+
+/** Colourings that a finding may be about; the lab knows the token that it is mostly about. */
+export type Shade = 'kl' | 'ratio' | 'clip';
+
+export function asShade(word: string): Shade | undefined {
+  return word === 'kl' || word === 'ratio' || word === 'clip' ? word : undefined;
+}
 
 /** Names of hues; `paint.ts` reads their colours from the theme. */
 export type Hue = 'none' | 'prompt' | 'observation' | 'sampled' | 'masked' | 'low' | 'high' | 'scale';
@@ -25,6 +32,7 @@ const COLUMN_OF: Partial<Record<Mode, TokenNumber>> = {
   logprob: 'logprob',
   entropy: 'entropy',
   ratio: 'ratio',
+  kl: 'ratio',
   clip: 'clipped',
   version: 'version',
   loss: 'loss'
@@ -36,12 +44,22 @@ export function isComputed(tokens: SampleTokens, mode: Mode): boolean {
   return column === undefined || tokens.has(column);
 }
 
-/** The smallest and largest value of a column, or `null`. */
-export function extent(tokens: SampleTokens, name: TokenNumber): readonly [number, number] | null {
+/** A token's number in a mode; NaN where it has none. Its part of the KL is r − 1 − ln r of its ratio r. */
+function valueOf(tokens: SampleTokens, mode: Mode, token: number): number {
+  const column = COLUMN_OF[mode];
+  const value = column ? tokens.number(column, token) : NaN;
+  return mode === 'kl' ? value - 1 - Math.log(Math.max(value, 1e-6)) : value;
+}
+
+/** The smallest and largest number in a mode, or `null`. */
+export function extent(tokens: SampleTokens, mode: Mode): readonly [number, number] | null {
+  if (!(mode in COLUMN_OF)) {
+    return null;
+  }
   let low = Infinity;
   let high = -Infinity;
   for (let i = 0; i < tokens.loaded; i++) {
-    const value = tokens.number(name, i);
+    const value = valueOf(tokens, mode, i);
     if (value < low) {
       low = value;
     }
@@ -54,8 +72,7 @@ export function extent(tokens: SampleTokens, name: TokenNumber): readonly [numbe
 
 /** @param advantage - the rollout's; the same for all its trained tokens. */
 export function shader(tokens: SampleTokens, mode: Mode, advantage: number | null): (token: number) => IShade {
-  const column = COLUMN_OF[mode];
-  const [low, high] = (column && extent(tokens, column)) ?? [0, 0];
+  const [low, high] = extent(tokens, mode) ?? [0, 0];
   const top = Math.max(Math.abs(low), Math.abs(high)) || 1;
   return token => {
     const role = tokens.role(token);
@@ -68,7 +85,7 @@ export function shader(tokens: SampleTokens, mode: Mode, advantage: number | nul
     if (mode === 'advantage') {
       return advantage ? { hue: advantage > 0 ? 'high' : 'low', strength: 0.8 } : NONE;
     }
-    const value = column ? tokens.number(column, token) : NaN;
+    const value = valueOf(tokens, mode, token);
     return Number.isNaN(value) ? NONE : shadeOf(mode, value, low, high, top);
   };
 }
@@ -87,6 +104,8 @@ function shadeOf(mode: Mode, value: number, low: number, high: number, top: numb
       const far = Math.log(Math.max(value, 1e-6)) / FAR;
       return { hue: far > 0 ? 'high' : 'low', strength: Math.min(1, Math.abs(far)) };
     }
+    case 'kl':
+      return { hue: 'low', strength: Math.sqrt(value / top) };
     case 'clip':
       return value > 0 ? { hue: 'low', strength: 1 } : { hue: 'high', strength: 0.2 };
     case 'version':

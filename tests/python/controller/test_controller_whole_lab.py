@@ -107,7 +107,7 @@ async def test_a_real_agent_library_in_a_sandbox(tmp_path):
     lab = ll.Lab(StandInPolicy(), runs=tmp_path / "runs", concurrency=1, isolation="bwrap")
     try:
         assert "unsandboxed" not in repr(lab)
-        assert not lab.current_snapshot().fields()["unsandboxed"]
+        assert not lab.on_show.now().fields()["unsandboxed"]
         rollout = await lab.run(solver, TASKS[0])
         assert rollout.record.output == '["str", false, false]'
         assert len(lab.store.calls(rollout.id)) >= 1

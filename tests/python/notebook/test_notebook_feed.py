@@ -171,9 +171,10 @@ def test_the_rollouts_that_drove_a_step_are_ranked_by_their_share_of_its_kl(stor
     store.flush()
     step = Step(run_id="run", index=0, version=1, rollout_ids=ids, metrics={}, started_at=1.0, finished_at=2.0)
     parts = {"r-run-1": 1 - math.log(2), "r-run-2": math.log(2) - 0.5}
-    shares = Drivers(store).of(step)
+    shares = Drivers(store).of(step, "kl")
     assert [name for name, _ in shares] == ["r-run-1", "r-run-2"]
     assert dict(shares) == pytest.approx({name: part / sum(parts.values()) for name, part in parts.items()})
+    assert Drivers(store).of(step, "clip") == [], "nobody kept what was clipped"
 
 
 def test_the_oldest_rollout_tells_what_it_waits_for(store: Store) -> None:

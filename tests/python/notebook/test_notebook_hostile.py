@@ -54,10 +54,10 @@ async def test_hostile_text_can_be_shown_sent_and_exported(open_lab: OpenLab, tm
     sendable(panel["rollout"]({"id": "r-h"}))
     tokens = panel["tokens"]({"id": "r-h", "sample": 0})
     sendable(tokens.data)
-    feed = lab.feed()
+    feed = lab.on_show.feed()
     assert feed is not None
     feed.refresh()
-    frame = FrameBuilder(feed.table).build(lab.current_snapshot(), seq=1, key=True)
+    frame = FrameBuilder(feed.table).build(lab.on_show.now(), seq=1, key=True)
     sendable(frame.header)
     for shown in (lab.rollouts(), lab.breaks()):
         shown.to_csv(tmp_path / "frame.csv")

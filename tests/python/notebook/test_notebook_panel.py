@@ -34,7 +34,9 @@ async def test_pausing_holds_calls_and_resuming_lets_them_go_on(open_lab: OpenLa
     await until(lambda: lab.paused)
     waiting = asyncio.create_task(lab.run(asker, tasks()[0], grader=says_yes))
     await until(lambda: lab.status.held == 1)
-    assert lab.current_snapshot().fields()["paused"] is True
+    fields = lab.on_show.now().fields()
+    assert fields["paused"] is True
+    assert fields["limit"] == {"agents": lab.status.concurrency, "by": "set"}
     assert ask("action", name="resume")["ok"]
     assert (await waiting).state == "succeeded" and not lab.paused
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from lightning_lab.notebook.problems import MAX_EVIDENCE, Marks, find_problems
 from lightning_lab.notebook.rows import RolloutRow
 from lightning_lab.records import Step
@@ -79,15 +81,26 @@ def test_a_spike_names_its_step() -> None:
 
 def test_a_spike_of_the_kl_names_the_rollouts_that_made_it() -> None:
     steps = [step(i, approx_kl=0.9 if i == 7 else 0.002) for i in range(10)]
-    asked: list[int] = []
+    asked: list[tuple[int, str]] = []
 
-    def drivers(of: Step) -> list[tuple[str, float]]:
-        asked.append(of.index)
+    def drivers(of: Step, measure: str) -> list[tuple[str, float]]:
+        asked.append((of.index, measure))
         return [("r-2", 0.5), ("r-1", 0.25)]
 
     (found,) = find_problems(HEALTHY, steps, Marks(), drivers=drivers)
-    assert (asked, found["rollouts"]) == ([7], ["r-2", "r-1"])
+    assert (asked, found["rollouts"], found["shade"]) == ([(7, "kl")], ["r-2", "r-1"], "kl")
     assert found["detail"].endswith("2 rollouts made 75% of it.")
+
+
+@pytest.mark.parametrize(
+    ("metric", "usual", "high", "shade"), [("clip_frac", 0.01, 0.3, "clip"), ("ratio_max", 1.1, 9.0, "ratio")]
+)
+def test_spikes_of_clipping_and_ratio_say_how_their_tokens_are_looked_at(
+    metric: str, usual: float, high: float, shade: str
+) -> None:
+    steps = [step(i, **{metric: high if i == 3 else usual}) for i in range(10)]
+    (found,) = find_problems(HEALTHY, steps, Marks(), drivers=lambda *_: [("r-2", 1.0)])
+    assert (found["step"], found["rollouts"], found["shade"]) == (3, ["r-2"], shade)
 
 
 def test_many_failures_of_the_agent_weigh_more_than_a_few() -> None:

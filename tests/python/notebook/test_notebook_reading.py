@@ -145,6 +145,19 @@ def test_a_rollout_that_no_step_consumed_is_cut_as_it_would_be(store: Store) -> 
     assert ask(store, "rollout", id="r-cut")["trained"] is True
 
 
+def test_the_token_that_a_spike_is_about_is_found_across_samples(store: Store) -> None:
+    ratio = np.full(19, np.nan, np.float32)
+    ratio[16:] = (1.0, 8.0, 0.1)
+    store.put_token_stats("run", 4, "r-cut", 1, {"ratio": ratio, "clipped": np.float32(np.arange(19) == 18)})
+    store.flush()
+    there = {"sample": 1, "call": "c-r-cut-1"}
+    assert ask(store, "peak", id="r-cut", by="kl") == {**there, "token": 17}, "8 − 1 − ln 8 > 0.1 − 1 − ln 0.1"
+    assert ask(store, "peak", id="r-cut", by="ratio") == {**there, "token": 18}, "ten times less against eight more"
+    assert ask(store, "peak", id="r-cut", by="clip") == {**there, "token": 18}
+    assert ask(store, "peak", id="r-whole", by="kl") == {}, "nothing was computed"
+    assert "kl, ratio, clip" in ask(store, "peak", id="r-cut", by="colour")["message"]
+
+
 def test_messages_stay_below_the_limit_and_together_are_the_sample() -> None:
     length = 30_000
     long = sample("r", length, ("c", 100, length))

@@ -24,8 +24,8 @@ FOLLOW = """
 run = lab.attach({run_id!r})
 await run
 assert lab.attach({run_id!r}) is run
-counts = lab.shown.store.counts(run.id)
-shown = lab.current_snapshot().run["id"]
+counts = lab.on_show.source.store.counts(run.id)
+shown = lab.on_show.now().run["id"]
 print(run.state, len(run.rollouts()), counts["succeeded"], counts["calls"], len(run.steps()), shown)
 """
 

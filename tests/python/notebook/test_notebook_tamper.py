@@ -35,7 +35,7 @@ async def test_a_reward_that_an_agent_posts_is_refused_and_shown(open_lab: Calla
     lab = open_lab()
     rollout = await lab.run(cheat, "be good", grader=worthless)
     assert (rollout.output, rollout.reward) == ("404", 0.0)
-    problem = lab.current_snapshot().problems[0]
+    problem = lab.on_show.now().problems[0]
     assert (problem["kind"], problem["severity"], problem["rollouts"]) == ("tamper", 3, [rollout.id])
     assert "tried to post or read rewards: POST" in problem["detail"]
     [tried] = rollout_detail(cuts_of(lab.store, rollout.id))["tampering"]
