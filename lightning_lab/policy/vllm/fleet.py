@@ -71,9 +71,14 @@ class Fleet:
         return [reply.result() for reply in [self._loop.submit(one) for one in work]]
 
     def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The server that has the least to do."""
-        replica = min(self.replicas, key=lambda one: (not one.ready, one.open_calls))
-        return self._loop.wait(replica.connection.post(path, body))
+        """The server that has the least to do; one that is started again is worth the wait."""
+        replica = min(self.replicas, key=lambda one: (one.failure is not None, not one.ready, one.open_calls))
+
+        async def ask() -> dict[str, Any]:
+            await replica.wait_ready()
+            return await replica.connection.post(path, body)
+
+        return self._loop.wait(ask())
 
     def freeze(self) -> None:
         """Sample nothing more; calls stay open in the servers. Idempotent."""
@@ -156,8 +161,12 @@ class Fleet:
         else:
             replica.ready = False
             replica.server.stop()
-            self._begin(replica)
-            self._prepare(replica)
+            try:
+                self._begin(replica)
+                self._prepare(replica)
+            except PolicyError as error:
+                replica.failure = error
+                raise
             replica.torn = False
 
     async def _sample(self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int) -> Chunk:

@@ -1,0 +1,97 @@
+"""A server that dies or will not come back: who waits for it, when it is given up, what the errors say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from policy_vllm_recorded import Recorded
+
+from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.catalog import resolve_model
+from lightning_lab.policy.vllm import VllmPolicy
+from lightning_lab.policy.vllm.connection import Connection, Loop
+from lightning_lab.policy.vllm.errors import EngineDiedError, EngineStartError, PublishError
+from lightning_lab.policy.vllm.replicas import RESTARTS, Replica, Replicas
+from lightning_lab.policy.vllm.settings import Settings
+from lightning_lab.records import Message
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Iterator[Recorded]:
+    made = Recorded(tmp_path, {"/v1/chat/completions/render": {"token_ids": [1, 2, 3]}})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def policy(stand_in: Recorded) -> Iterator[VllmPolicy]:
+    made = VllmPolicy("quickstart", url=stand_in.url, tool_parser="hermes", learner=Writer())
+    made.start()
+    yield made
+    made.close()
+
+
+class Writer:
+    """Writes the shipped model's weights."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+    def export(self, directory: Path) -> None:
+        for file in resolve_model("quickstart").glob("*.safetensors"):
+            (directory / file.name).symlink_to(file)
+
+
+def test_conversations_wait_for_a_server_that_is_started_again(policy: VllmPolicy) -> None:
+    """What has been said since belongs to rollouts that go on."""
+    (replica,) = policy.replicas
+    replica.ready = False
+    back = threading.Timer(0.3, setattr, (replica, "ready", True))
+    back.start()
+    assert policy.render([Message(role="user", content="Hello")], []).ids.tolist() == [1, 2, 3]
+    assert not back.is_alive() and replica.ready
+
+
+def test_a_server_that_dies_all_the_time_is_given_up(tmp_path: Path) -> None:
+    begun: list[Replica] = []
+    loop = Loop()
+    replicas = Replicas(loop, begun.append, lambda replica: None)
+    server: Any = SimpleNamespace(log=tmp_path / "vllm-0.log", stop=lambda: None)
+    replica = Replica(Connection("unix:///nowhere", name="vllm-0"), server)
+    try:
+        replicas.start([replica])
+        for _ in range(RESTARTS):
+            replicas.died(replica, -9)
+            assert replica.ready and replica.failure is None
+        replicas.died(replica, -9)
+        assert len(begun) == 1 + RESTARTS and not replica.ready
+        with pytest.raises(EngineDiedError, match=r"vllm-0 ended with -9 \(killed\), for the 4th time.*vllm-0\.log"):
+            replicas.of("r")
+    finally:
+        replicas.close()
+        loop.close()
+
+
+def test_a_server_that_cannot_be_started_again_after_a_torn_publish(policy: VllmPolicy, stand_in: Recorded) -> None:
+    """The run says both, and nobody waits for that server."""
+    (replica,) = policy.replicas
+
+    def start(_: list[str]) -> None:
+        raise EngineStartError("vllm-0 ended with 1 while it started: the disk is full.")
+
+    stopped: list[bool] = []
+    stub: Any = SimpleNamespace(start=start, stop=lambda: stopped.append(True), log=Path("vllm-0.log"))
+    replica.server = stub
+    assert policy._fleet is not None
+    policy._fleet._settings = Settings(cpu=True, dtype="float32", context_length=64)
+    stand_in.answers["/collective_rpc"] = (500, {"error": {"message": "Worker failed with error 'half a file'"}})
+    with pytest.raises(PublishError, match=r"(?s)half a file.*could not go back to 0.*the disk is full.*resume"):
+        policy.publish(1)
+    assert stopped and policy.version == 0
+    with pytest.raises(PolicyError, match="the disk is full"):
+        policy.render([Message(role="user", content="Hello")], [])
