@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -322,6 +322,28 @@ class SeatsServers(Protocol):
 
     @property
     def seats(self) -> Sequence[Seat]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWeight:
+    """A weight in GPU memory that other processes of the machine may read."""
+
+    name: str
+    dtype: str
+    """As torch names it: ``bfloat16``."""
+    shape: tuple[int, ...]
+    handles: Mapping[str, tuple[Any, ...]]
+    """By the UUID of a GPU on which it lies: arguments of torch's ``rebuild_cuda_tensor``."""
+
+
+@runtime_checkable
+class SharesWeights(Protocol):
+    """A learner on the servers' own GPUs, which can hand them its weights there."""
+
+    def share(self) -> Iterator[Sequence[SharedWeight]]:
+        """All weights, under the names of the model's files, some at a time: they lie there until the next are asked
+        for. Raises `PolicyError` where the learner has no GPU."""
+        ...
 
 
 @runtime_checkable

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from lightning_lab.policy.base import LossRow, UpdateResult
+from lightning_lab.policy.base import LossRow, SharedWeight, UpdateResult
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.torch.batch import token_logprobs
 from lightning_lab.policy.torch.checkpoint import load_checkpoint, save_checkpoint
@@ -17,6 +17,7 @@ from lightning_lab.policy.torch.forward import Forward
 from lightning_lab.policy.torch.learner import TorchLearner
 from lightning_lab.policy.torch.llama import best_forward
 from lightning_lab.policy.torch.model import context_length, load_model, quiet
+from lightning_lab.policy.torch.sharing import shared
 from lightning_lab.records import Floats, Sample
 from lightning_lab.tokens import ChatCodec
 
@@ -67,6 +68,11 @@ class DetachedTorchLearner:
             "generation_config.json",
         ):  # the model's own say it as the engine's library reads it
             (directory / name).unlink(missing_ok=True)
+
+    def share(self) -> Iterator[Sequence[SharedWeight]]:
+        self.start()
+        yield [shared(name, weight.detach()) for name, weight in self._model.named_parameters()]
+        torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample], *, temperature: float) -> Sequence[Floats]:

@@ -14,11 +14,12 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from lightning_lab.policy.base import PolicyError
+from lightning_lab.policy.base import PolicyError, SharedWeight
 from lightning_lab.policy.verl.errors import GO_ON, LearnerLostError
 from lightning_lab.policy.verl.messages import RankResult, StepRequest
 from lightning_lab.policy.verl.settings import Setup, VerlSettings
@@ -83,6 +84,13 @@ class Driver:
 
     def export(self, directory: Path) -> None:
         self._ranks.all("export", directory)
+
+    def share(self, first: bool) -> list[SharedWeight]:
+        """The next weights, with the handles of all ranks' GPUs; none: there are no more."""
+        return [
+            replace(one[0], handles={gpu: handle for weight in one for gpu, handle in weight.handles.items()})
+            for one in zip(*self._ranks.all("share", first), strict=True)
+        ]
 
     def save(self, directory: Path) -> None:
         self._ranks.all("save_checkpoint", str(directory))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lightning_lab.planning import plan
-from lightning_lab.policy.base import LossRow, Seat, UpdateResult
+from lightning_lab.policy.base import LossRow, Seat, SharedWeight, UpdateResult
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.torch.batch import split, trained_positions
 from lightning_lab.policy.torch.checkpoint import CheckpointError
@@ -130,6 +130,14 @@ class VerlLearner:
         """The whole weights as safetensors with an index. All ranks must see the directory."""
         self.start()
         self._ask("export", Path(directory))
+
+    def share(self) -> Iterator[Sequence[SharedWeight]]:
+        """On the GPUs of all ranks, in the dtype that is published."""
+        self.start()
+        first = True
+        while weights := self._ask("share", first):
+            yield weights
+            first = False
 
     def save(self, directory: Path) -> None:
         """verl's own checkpoint: a file per rank, written by torch. All ranks must see the directory."""

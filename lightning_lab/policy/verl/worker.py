@@ -18,15 +18,19 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine_workers import TrainingWorker
 
 from lightning_lab.algorithms.losses import LOSSES
-from lightning_lab.policy.base import LossRow, PolicyError
+from lightning_lab.policy.base import LossRow, PolicyError, SharedWeight
 from lightning_lab.policy.torch.learner_options import StepOptions
 from lightning_lab.policy.torch.report import COLUMNS
+from lightning_lab.policy.torch.sharing import shared
 from lightning_lab.policy.verl.config import stored_dtype, worker_config
 from lightning_lab.policy.verl.export import WeightFiles
 from lightning_lab.policy.verl.messages import RankResult, StepRequest
 from lightning_lab.policy.verl.rows import MicroBatch, RowsLoss, at_places, micro_batch
 from lightning_lab.policy.verl.settings import Setup
 from lightning_lab.records import Floats
+
+LENT_BYTES = 1 << 30
+"""Of whole weights that a rank holds for the servers at one time."""
 
 
 class LearnerWorker(TrainingWorker):  # type: ignore[misc]
@@ -86,6 +90,21 @@ class LearnerWorker(TrainingWorker):  # type: ignore[misc]
                 files.add(name, tensor.detach().to("cpu", self._dtype))
         if files is not None:
             files.close()
+
+    def share(self, first: bool) -> list[SharedWeight]:
+        """The next weights, whole, in this rank's GPU memory, where they stay until the next are asked for."""
+        if first:
+            self._named = iter(self.engine.get_per_tensor_param()[0])
+        self._lent: list[Tensor] = []
+        given: list[SharedWeight] = []
+        tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
+        for name, tensor in self._named:
+            if not (tied and name == "lm_head.weight"):
+                self._lent.append(tensor.detach().to(get_device_id(), self._dtype).contiguous())
+                given.append(shared(name, self._lent[-1]))
+                if sum(one.nbytes for one in self._lent) > LENT_BYTES:
+                    break
+        return given
 
     def _told(self, batch: MicroBatch) -> Any:
         """With verl's own settings of a pass."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_lab.policy.base import Chunk, PolicyError
+from lightning_lab.policy.base import Chunk, PolicyError, SharedWeight
 from lightning_lab.policy.engines.versions import check_version
+from lightning_lab.policy.vllm import transfer
 from lightning_lab.policy.vllm.connection import Connection, Loop
 from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
 from lightning_lab.policy.vllm.replicas import Replica, Replicas
@@ -26,9 +27,11 @@ _WARM_UP = Sampling(temperature=1.0, max_tokens=1)
 class Fleet:
     """``weights``: what they serve, under the number ``version``."""
 
-    def __init__(self, weights: Weights, *, stop_ids: frozenset[int], warm_up: Ids) -> None:
-        """``warm_up``: a prompt for the first reply of a server, which takes longer than others."""
+    def __init__(self, weights: Weights, *, stop_ids: frozenset[int], warm_up: Ids, transfer: bool) -> None:
+        """``warm_up``: a prompt for the first reply of a server, which takes longer than others. ``transfer``: servers
+        are made ready to take weights from GPU memory."""
         self.version = 0
+        self._transfers = transfer
         self._weights, self._stop_ids, self._warm_up = weights, stop_ids, warm_up
         self._loop = Loop()
         self._replicas = Replicas(self._loop, self._begin, self._prepare)
@@ -102,14 +105,21 @@ class Fleet:
         self._frozen = self._asleep = True
         self._tell_all("/sleep?level=1&mode=keep")
 
-    def switch(self, directory: Path, version: int) -> None:
-        """All servers to other weights, or none; sampling goes on afterwards in any case. Raises `PublishError`."""
+    def switch(self, directory: Path, version: int, shared: Iterable[Sequence[SharedWeight]] | None = None) -> None:
+        """All servers to other weights, or none; sampling goes on afterwards in any case. Raises `PublishError`.
+
+        ``shared``: the weights of ``directory`` in GPU memory, some at a time; without, the servers read the files.
+        """
         earlier = self._weights.current
         self.freeze()
         try:
             self._wake()
             try:
-                self._replicas.each(partial(self._switch, directory=directory, version=version))
+                if shared is None:
+                    self._replicas.each(partial(self._reload, directory=directory))
+                else:
+                    self._transfer(shared)
+                self._replicas.each(partial(self._name, version=version))
             except PolicyError as error:
                 self._put_back(earlier, version, error)
                 self._weights.discard(directory)
@@ -121,11 +131,10 @@ class Fleet:
         finally:
             self.thaw()
 
-    def _switch(self, replica: Replica, *, directory: Path, version: int) -> None:
-        """Of one server: weights, the name of their version, and nothing cached of others."""
+    def _reload(self, replica: Replica, *, directory: Path) -> None:
         post = replica.connection.post
 
-        async def switch() -> None:
+        async def reload() -> None:
             await replica.wait_ready()
             replica.torn = True
             try:
@@ -135,10 +144,30 @@ class Fleet:
                     raise
                 await post("/collective_rpc", _reload("reload_weights", directory), timeout_s=None)
             replica.torn = False
+
+        self._loop.wait(reload())
+
+    def _transfer(self, shared: Iterable[Sequence[SharedWeight]]) -> None:
+        def everywhere(step: Callable[[Replica], Coroutine[Any, Any, None]]) -> None:
+            self._replicas.each(lambda replica: self._loop.wait(step(replica)))
+
+        given: dict[str, tuple[int, ...]] = {}
+        everywhere(transfer.begin)
+        for weights in shared:
+            everywhere(partial(transfer.take, body=transfer.update_body(weights)))
+            given.update((weight.name, weight.shape) for weight in weights)
+        self._weights.check(given)
+        everywhere(transfer.end)
+
+    def _name(self, replica: Replica, *, version: int) -> None:
+        """The weights' version, and nothing cached of others."""
+        post = replica.connection.post
+
+        async def name() -> None:
             await post("/update_weight_version", {"new_version": str(version)})
             await post("/reset_prefix_cache?reset_running_requests=true")
 
-        self._loop.wait(switch())
+        self._loop.wait(name())
 
     def _put_back(self, directory: Path, version: int, reason: PolicyError) -> None:
         try:
@@ -155,7 +184,8 @@ class Fleet:
         After a reload that failed, vLLM may go on with a mixture of weights, also when another one succeeds.
         """
         if not replica.torn:
-            self._switch(replica, directory=directory, version=self.version)
+            self._reload(replica, directory=directory)
+            self._name(replica, version=self.version)
         elif replica.server is None:
             replica.failure = EngineDiedError(f"{replica.name} may hold a mixture of weights. Start it again.")
         else:
@@ -228,6 +258,8 @@ class Fleet:
         async def prepare() -> None:
             if replica.server is not None:  # others' servers tell themselves which weights they have
                 await replica.connection.post("/update_weight_version", {"new_version": str(self.version)})
+            if self._transfers:
+                await transfer.prepare(replica)
             replica.ready = True
             await self._sample(replica, self._warm_up, _WARM_UP, 1)
             if self._frozen:
@@ -235,7 +267,8 @@ class Fleet:
 
         if replica.server is None and self.version:  # it was away and may have come back with its first weights
             replica.ready = True
-            self._switch(replica, directory=self._weights.current, version=self.version)
+            self._reload(replica, directory=self._weights.current)
+            self._name(replica, version=self.version)
         self._loop.wait(prepare())
 
     def _answers(self, connection: Connection) -> Callable[[], bool]:

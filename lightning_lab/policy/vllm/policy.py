@@ -7,9 +7,9 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from lightning_lab.policy.base import (
     Rendered,
     RenderError,
     SeatsServers,
+    SharedWeight,
+    SharesWeights,
     UpdateResult,
 )
 from lightning_lab.policy.catalog import resolve_model
@@ -49,7 +51,9 @@ class VllmPolicy:
     ``learner`` learns beside them; without one the policy only answers. Where ``tool_parser`` or ``reasoning_parser``
     names one of vLLM's own, the servers render the conversations and parse the replies; else the lab does both, as for
     the embedded policy. ``dtype``: by default float32 on a CPU and bfloat16 on a GPU. ``collocated``: the servers sleep
-    during updates, whose memory they share. ``options``: further arguments of ``vllm serve`` by their own names.
+    during updates, whose memory they share. ``transfer``: ``ipc`` where
+    servers and learner are on the same GPUs: published weights are taken from its memory; the files are written all the
+    same, for servers that are started. ``options``: further arguments of ``vllm serve`` by their own names.
     """
 
     def __init__(
@@ -69,12 +73,18 @@ class VllmPolicy:
         kv_bytes: int | None = None,
         threads: int | None = None,
         collocated: bool = False,
+        transfer: Literal["files", "ipc"] = "files",
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = f"vllm:{Path(model).name}"
         self.can_learn = learner is not None
         self._model_name, self._chat_template = model, chat_template
         self._learner, self._collocated = learner, collocated
+        if transfer not in ("files", "ipc"):
+            raise PolicyError(f"transfer is {transfer!r}; it must be 'files' or 'ipc'.")
+        self._transfers = transfer == "ipc"
+        if self._transfers and not isinstance(learner, SharesWeights):
+            raise PolicyError("transfer='ipc' needs a learner that shares its weights: ll.Learner.torch or .verl.")
         self._urls, self._key = [url] if isinstance(url, str) else list(url), api_key
         self._count, self._asked_context = replicas, context_length
         self._served = tool_parser is not None or reasoning_parser is not None
@@ -85,6 +95,7 @@ class VllmPolicy:
             "threads": threads,
             "tool_parser": tool_parser,
             "reasoning_parser": reasoning_parser,
+            "transfer": self._transfers,
             "options": dict(options or {}),
         }
         self._started = self._closed = False
@@ -125,7 +136,12 @@ class VllmPolicy:
         self._context = _context_length(directory, self._asked_context)
         self._directory = private_directory()
         self._weights = Weights(directory, self._directory / "weights")
-        self._fleet = Fleet(self._weights, stop_ids=self._codec.stop_ids, warm_up=self._codec.encode("a"))
+        self._fleet = Fleet(
+            self._weights,
+            stop_ids=self._codec.stop_ids,
+            warm_up=self._codec.encode("a"),
+            transfer=self._transfers,
+        )
         try:
             if self._urls:
                 self._fleet.attach(self._urls, self._key)
@@ -220,7 +236,7 @@ class VllmPolicy:
         began = time.perf_counter()
         directory = self._export(version)
         paused = time.perf_counter()
-        self._servers.switch(directory, version)
+        self._servers.switch(directory, version, self._shared())
         ended = time.perf_counter()
         return {"publish_s": ended - began, "pause_s": ended - paused, **self._parity()}
 
@@ -255,6 +271,9 @@ class VllmPolicy:
             return self._weights.prepare(version, self._own_learner.export)
         except (OSError, PublishError) as error:
             raise PublishError(f"Version {version} was not published, {self.version} samples on: {error}") from error
+
+    def _shared(self) -> Iterator[Sequence[SharedWeight]] | None:
+        return self._learner.share() if self._transfers and isinstance(self._learner, SharesWeights) else None
 
     def _parity(self) -> Mapping[str, float]:
         """Of what the servers sample now, on what was just learned; nothing where one dies over it: it is published."""

@@ -31,11 +31,15 @@ class Weights:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         export(target)
-        _check(described(self._model), described(target))
+        self.check(described(target))
         for file in self._model.iterdir():
             if not (file.match(_WEIGHTS) or file.match(_INDEX) or (target / file.name).exists()):
                 (target / file.name).symlink_to(file.resolve())
         return target
+
+    def check(self, found: Mapping[str, tuple[int, ...]]) -> None:
+        """Names and shapes → nothing, or `PublishError` where they are another model's."""
+        _check(described(self._model), found)
 
     def adopt(self, published: Path) -> None:
         """From now on this is served."""
@@ -87,6 +91,6 @@ def _check(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int,
     if wrong:
         name = wrong[0]
         raise PublishError(
-            f"The learner wrote {len(found)} tensors; {len(wrong)} of the model's {len(wanted)} are missing or have "
+            f"The learner gave {len(found)} tensors; {len(wrong)} of the model's {len(wanted)} are missing or have "
             f"another shape, {name} first ({found.get(name, 'missing')} for {wanted[name]})."
         )

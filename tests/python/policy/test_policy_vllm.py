@@ -289,7 +289,7 @@ def test_weights_of_another_model_reach_no_server(make: Make) -> None:
     policy.start()
     server.asked.clear()
     learner.leave_out = True
-    with pytest.raises(PublishError, match="Version 1 was not published, 0 samples on: The learner wrote 0 tensors"):
+    with pytest.raises(PublishError, match="Version 1 was not published, 0 samples on: The learner gave 0 tensors"):
         policy.publish(1)
     assert not server.asked and policy.version == 0
 
