@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
             self._waiting += len(body)
 
     def on_message_complete(self) -> None:
-        if self._begun:
+        if self._begun and self._error is None:  # what failed in its body is not whole
             self._lasts = self._parser.should_keep_alive()
             self._end()
 
