@@ -146,7 +146,7 @@ async def masks(front: Lab) -> tuple[int, dict[str, int], list[str]]:
     """Tokens that train, tokens that do not by reason, and what is noted in the record."""
     response = await front.chat()
     assert response.status_code == 200, response.text
-    calls = front.calls()
+    calls = await front.settled()
     built = build_samples(calls)
     trained = sum(int(sample.mask.sum()) for sample in built.samples)
     masked: dict[str, int] = {}
