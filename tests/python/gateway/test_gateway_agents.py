@@ -61,7 +61,7 @@ async def test_a_tool_is_called_and_its_result_comes_back(model, request):
     result = await agents.Runner.run(solver(client), "What is 6 * 7?")
     assert result.final_output == "The answer is 42."
     check(lab, request.node.callspec.params["model"])
-    assert all(call.delivered for call in lab.calls())
+    assert all(call.delivered for call in await lab.settled())
 
 
 @pytest.mark.parametrize("model", ["responses", "chat"], indirect=True)

@@ -35,7 +35,7 @@ async def test_a_reply_is_answered_and_recorded_exactly(lab):
     assert answer.choices[0].message.content == "héllo"
     assert answer.choices[0].finish_reason == "stop"
     assert answer.model == "gpt-any"
-    [call] = lab.calls()
+    [call] = await lab.settled()
     assert call.delivered and call.kind == "main" and call.error == ""
     assert lab.policy.decode(call.prompt_ids) == "[system]s<end>[user]héllo<end>[assistant]"
     assert lab.policy.decode(call.sampled_ids) == "héllo<end>"
@@ -115,7 +115,7 @@ async def test_n_replies_are_n_calls_of_one_request(make_lab):
     async with sdk(lab) as client:
         answer = await client.chat.completions.create(**chat_body("x"), n=3)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    calls = lab.calls()
+    calls = await lab.settled()
     assert len({call.id for call in calls}) == 3
     assert {call.request_id for call in calls} == {answer.id}
     assert [call.ordinal for call in calls] == [0, 1, 2]

@@ -21,7 +21,7 @@ async def test_a_text_prompt_is_not_dressed_as_a_conversation(make_lab):
     assert answer.choices[0].text == "ONCE"
     assert answer.choices[0].logprobs.tokens == ["O", "N", "C", "E", "<end>"]
     assert answer.choices[0].logprobs.text_offset == [0, 1, 2, 3, 4]
-    [call] = lab.calls()
+    [call] = await lab.settled()
     assert call.protocol == "completions"
     assert lab.policy.decode(call.prompt_ids) == "once"
     assert call.delivered

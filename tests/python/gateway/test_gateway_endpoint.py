@@ -40,7 +40,7 @@ async def test_every_protocol_works_in_front_of_it(front, upstream, protocol, st
     assert response.status_code == 200, response.text
     said = response.text if stream else json.dumps(response.json())
     assert "Hello" in said or ("Hel" in said and "lo" in said)
-    [call] = front.calls()
+    [call] = await front.settled()
     assert call.protocol == protocol
     assert call.delivered
     assert call.prompt_ids.tolist() == [1, 2, 3]
