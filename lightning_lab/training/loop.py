@@ -298,6 +298,7 @@ class TrainingLoop:
             self._records.evaluation(self._step, result)
 
     def _save(self) -> None:
+        self._parts.store.flush()  # the groups that the cursor counts are found there by who resumes
         state = LoopState(
             step=self._step,
             cursor=self._cursor,
