@@ -39,6 +39,8 @@ class Patience:
     """Until the headers of an answer that is not ready yet."""
     beat_s: float = 15.0
     """Between two signs of life after that."""
+    tell_s: float = 0.2
+    """Between two looks at what a streamed reply says so far; shorter ones are told whole."""
 
 
 class Memory:

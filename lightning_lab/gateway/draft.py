@@ -64,6 +64,10 @@ class Draft:
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
 
+    def ids_since(self, chunk: int) -> tuple[Ids, int]:
+        """The ids of all chunks but the first ``chunk``, shape [n], and how many chunks there are."""
+        return _joined([one.ids for one in self._chunks[chunk:]], np.int32), len(self._chunks)
+
     def stop(self) -> None:
         """Generation has ended, well or not."""
         self.finished_at = time.time()

@@ -29,6 +29,7 @@ from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Stream, 
 from lightning_lab.gateway.reply import ask, call_record, choice_of
 from lightning_lab.gateway.retries import Answered, digest
 from lightning_lab.gateway.sampling import decide
+from lightning_lab.gateway.telling import telling_of
 from lightning_lab.policy.base import ContextOverflowError, PolicyError
 from lightning_lab.records import Call
 
@@ -70,7 +71,12 @@ class Exchange:
         self._task: asyncio.Task[None] | None = None
         patience = capture.patience
         self._delivery = Delivery(
-            asked.send, lambda: self._gone, error=wire.error, early_s=patience.early_s, beat_s=patience.beat_s
+            asked.send,
+            lambda: self._gone,
+            error=wire.error,
+            early_s=patience.early_s,
+            beat_s=patience.beat_s,
+            tell_s=patience.tell_s,
         )
 
     async def run(self, raw: bytes) -> None:
@@ -111,11 +117,14 @@ class Exchange:
             place = replace(place, kind="retry")
         head, drafts = self._plan(request, prompt, place)
         stream = self._wire.stream(head) if request.stream else None
-        self._delivery.expect(stream)
+        telling = telling_of(self._capture.policy, drafts, stream)
+        self._delivery.expect(stream, telling)
         try:
             await self._generate(drafts)
             head.prompt_tokens = len(drafts[0].prompt)
             choices = await self._parse(head, drafts)
+            if telling is not None:
+                telling.check(choices[0])
         except BaseException as error:
             self._record_failure(head, drafts, error)
             raise

@@ -144,6 +144,21 @@ class Policy(Protocol):
         ...
 
 
+class Beginning(Protocol):
+    """Reads one reply while it is being sampled."""
+
+    def read(self, ids: Ids) -> Message:
+        """``ids`` more were sampled, shape [n] → what is sure now: `Policy.parse` of the whole reply begins with it."""
+        ...
+
+
+@runtime_checkable
+class TellsEarly(Protocol):
+    """A policy that knows what is sure of a reply before its end. Others' replies are told whole."""
+
+    def beginning(self) -> Beginning: ...
+
+
 class EnginePolicy(Policy, Protocol):
     """A policy whose engine is another program.
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from lightning_lab.records import Ids, Message
 from lightning_lab.tokens import template as templates
+from lightning_lab.tokens.beginning import Beginning
 from lightning_lab.tokens.errors import TemplateError, TokenizerError
 from lightning_lab.tokens.parsing import parse_reply
 from lightning_lab.tokens.turns import turn_marks
@@ -31,6 +32,9 @@ _FILES = (
 )
 _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endofturn|>", "<|end_of_turn|>", "</s>")
 """Tokens that end a turn where the chat template writes them, whatever the generation settings say."""
+
+
+_SOME_TOOL = {"type": "function", "function": {"name": "a", "description": "", "parameters": {"type": "object"}}}
 
 
 class ChatCodec:
@@ -87,7 +91,11 @@ class ChatCodec:
 
     def parse(self, ids: Ids) -> Message:
         """Sampled ids → assistant message. End-of-turn tokens at the end are left out, others stay as text."""
-        return parse_reply(self.decode(self.without_end(ids)))
+        return parse_reply(self.decode(self.without_end(ids)), opened=self._opens_thoughts)
+
+    def beginning(self) -> Beginning:
+        """A reader of one reply that is still being sampled: `parse` of all its ids begins with what that tells."""
+        return Beginning(self.decode, self.stop_ids, opened=self._opens_thoughts)
 
     def without_end(self, ids: Ids) -> Ids:
         """Sampled ids without the end-of-turn tokens at their end."""
@@ -127,6 +135,16 @@ class ChatCodec:
         extra = self.directory / "additional_chat_templates"
         if extra.is_dir():
             shutil.copytree(extra, directory / extra.name, dirs_exist_ok=True)
+
+    @cached_property
+    def _opens_thoughts(self) -> bool:
+        """Whether the template ends a prompt inside a thought; True where that is not known."""
+        asked = [Message(role="user", content="a")]
+        try:
+            prompts = [self.render_text(asked), self.render_text(asked, [_SOME_TOOL])]
+        except TemplateError:
+            return True
+        return any(prompt.rfind("<think>") > prompt.rfind("</think>") for prompt in prompts)
 
     def _find_templates(self, given: str | Path | None) -> tuple[str, str | None]:
         """(template, template for conversations with tools or None). A given template serves both."""

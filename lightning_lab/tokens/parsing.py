@@ -11,28 +11,57 @@ import re
 
 from lightning_lab.records import Message
 
+_CALL_OPEN = "<tool_call>"
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"\s*")
 
 
-def parse_reply(text: str) -> Message:
-    """Text without its end-of-turn tokens → assistant message. Tool calls get no ids."""
-    reasoning, rest = _split_reasoning(text)
+def parse_reply(text: str, *, opened: bool = True) -> Message:
+    """Text without its end-of-turn tokens → assistant message. Tool calls get no ids.
+
+    ``opened``: whether the prompt may end inside a thought, so that only the thought's end is sampled.
+    """
+    reasoning, rest = _split_reasoning(text, opened)
     content, calls = _split_calls(rest)
     return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
 
 
-def _split_reasoning(text: str) -> tuple[str, str]:
-    """``<think>`` may be part of the generation prompt, so that only its end was sampled."""
+def parse_beginning(text: str, *, opened: bool = True) -> Message:
+    """What is sure of a reply that begins with ``text``: however it goes on, `parse_reply` of it begins like this.
+
+    Tool calls are left out, and so is everything after the first.
+    """
+    head = text.lstrip()
+    if _THINK_OPEN.startswith(head[: len(_THINK_OPEN)]) and not head.startswith(_THINK_OPEN):
+        return Message(role="assistant")  # it may become a thought
+    if not opened or head.startswith(_THINK_OPEN) or _THINK_CLOSE in text or _THINK_OPEN in text:
+        reasoning, rest = _split_reasoning(text, opened)
+        if head.startswith(_THINK_OPEN) and _THINK_CLOSE not in text:
+            reasoning = _without_beginning_of(_THINK_CLOSE, head[len(_THINK_OPEN) :]).strip("\n")
+        before, called, _ = rest.partition(_CALL_OPEN)
+        content = before if called else _without_beginning_of(_CALL_OPEN, rest)
+        return Message(role="assistant", content=content.removesuffix("\n"), reasoning=reasoning)
+    return Message(role="assistant")  # it may be a thought
+
+
+def _without_beginning_of(tag: str, text: str) -> str:
+    """``text`` without an end that may become ``tag``."""
+    for length in range(min(len(tag) - 1, len(text)), 0, -1):
+        if text.endswith(tag[:length]):
+            return text[:-length]
+    return text
+
+
+def _split_reasoning(text: str, opened: bool) -> tuple[str, str]:
     head = text.lstrip()
     if head.startswith(_THINK_OPEN):
         body = head[len(_THINK_OPEN) :]
         thought, closed, rest = body.partition(_THINK_CLOSE)
         return thought.strip("\n"), rest.lstrip("\n") if closed else ""
-    if _THINK_CLOSE in text and _THINK_OPEN not in text:
-        thought, _, rest = text.partition(_THINK_CLOSE)
+    thought, closed, rest = text.partition(_THINK_CLOSE)
+    if opened and closed and _THINK_OPEN not in thought:
         return thought.strip("\n"), rest.lstrip("\n")
     return "", text
 

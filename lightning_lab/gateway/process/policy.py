@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from lightning_lab.gateway.process.channel import Channel, Handler
-from lightning_lab.policy.base import Chunk, Policy, Rendered, RenderError
+from lightning_lab.policy.base import Beginning, Chunk, Policy, Rendered, RenderError
 from lightning_lab.records import Ids, Message, Sampling
 
 _THREADS = 4
@@ -106,6 +106,8 @@ class Codec(Protocol):
 
     def parse(self, ids: Ids) -> Message: ...
 
+    def beginning(self) -> Beginning: ...
+
 
 class CodecPolicy(KernelPolicy):
     """One whose kernel is asked to generate, and for nothing else: a busy cell does not keep a conversation waiting."""
@@ -124,6 +126,9 @@ class CodecPolicy(KernelPolicy):
 
     def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         return self._codec.parse(ids)
+
+    def beginning(self) -> Beginning:
+        return self._codec.beginning()
 
     def decode(self, ids: Ids) -> str:
         return self._codec.decode(ids)

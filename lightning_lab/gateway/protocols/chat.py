@@ -7,7 +7,16 @@ from typing import Any
 
 from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.protocols import fields
-from lightning_lab.gateway.protocols.wire import Choice, Head, Request, data_event, error_body, pieces, shown_logprob
+from lightning_lab.gateway.protocols.wire import (
+    Choice,
+    Head,
+    Request,
+    Told,
+    data_event,
+    error_body,
+    pieces,
+    shown_logprob,
+)
 from lightning_lab.records import Message
 
 SAMPLING_FIELDS: dict[str, type] = {
@@ -101,6 +110,7 @@ class ChatStream:
 
     def __init__(self, head: Head) -> None:
         self._head = head
+        self._told = Told()
 
     def opening(self) -> bytes:
         delta = {"role": "assistant", "content": ""}
@@ -108,6 +118,9 @@ class ChatStream:
 
     def beat(self) -> bytes:
         return self._chunk(0, {})  # not a comment: clients that time the chunks (qwen-code) do not see those
+
+    def progress(self, sure: Message) -> bytes:
+        return b"".join(self._texts(0, sure))
 
     def closing(self, choices: Sequence[Choice]) -> bytes:
         out: list[bytes] = []
@@ -123,8 +136,7 @@ class ChatStream:
 
     def _choice(self, index: int, choice: Choice) -> list[bytes]:
         message = choice.message
-        out = [self._chunk(index, {"reasoning_content": piece}) for piece in pieces(message.reasoning)]
-        out += [self._chunk(index, {"content": piece}) for piece in pieces(message.content)]
+        out = self._texts(index, message)
         for place, call in enumerate(message.tool_calls):
             head = {"index": place, "id": call["id"], "type": "function"}
             out.append(self._tool_delta(index, head | {"function": {"name": call["name"], "arguments": ""}}))
@@ -133,6 +145,14 @@ class ChatStream:
         logprobs = _logprobs(choice) if self._head.request.logprobs else None
         out.append(self._chunk(index, {}, finish_reason=_finish_reason(choice), logprobs=logprobs))
         return out
+
+    def _texts(self, index: int, message: Message) -> list[bytes]:
+        fields = {"reasoning_content": message.reasoning, "content": message.content}
+        return [
+            self._chunk(index, {name: piece})
+            for name, text in fields.items()
+            for piece in self._told.more((index, name), text)
+        ]
 
     def _tool_delta(self, index: int, call: Mapping[str, Any]) -> bytes:
         return self._chunk(index, {"tool_calls": [call]})

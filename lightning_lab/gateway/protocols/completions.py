@@ -10,7 +10,7 @@ import numpy as np
 from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.protocols import fields
 from lightning_lab.gateway.protocols.chat import SAMPLING_FIELDS, most_tokens, usage
-from lightning_lab.gateway.protocols.wire import Choice, Head, Request, data_event, error_body, pieces, shown_logprob
+from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Told, data_event, error_body, shown_logprob
 from lightning_lab.records import Ids, Message
 
 _KNOWN = frozenset(SAMPLING_FIELDS) | {"model", "prompt", "stream", "stream_options", "logprobs"}
@@ -60,6 +60,7 @@ class CompletionsStream:
 
     def __init__(self, head: Head) -> None:
         self._head = head
+        self._told = Told()
 
     def opening(self) -> bytes:
         return self.beat()
@@ -67,12 +68,14 @@ class CompletionsStream:
     def beat(self) -> bytes:
         return b": keep-alive\n\n"
 
+    def progress(self, sure: Message) -> bytes:
+        """A raw reply has no thoughts: what becomes of the text beside one is known at the end."""
+        return b"" if sure.reasoning else b"".join(self._texts(0, sure.content))
+
     def closing(self, choices: Sequence[Choice]) -> bytes:
         out: list[bytes] = []
         for at, choice in enumerate(choices):
-            for piece in pieces(choice.text):
-                delta = {"index": at, "text": piece, "logprobs": None, "finish_reason": None}
-                out.append(data_event(_envelope(self._head, [delta])))
+            out += self._texts(at, choice.text)
             out.append(data_event(_envelope(self._head, [_choice(self._head, at, choice) | {"text": ""}])))
         if self._head.request.include_usage:
             out.append(data_event(_envelope(self._head, []) | {"usage": usage(self._head, choices)}))
@@ -81,6 +84,10 @@ class CompletionsStream:
 
     def failure(self, fault: Fault) -> bytes:
         return data_event(error_body(fault))
+
+    def _texts(self, index: int, text: str) -> list[bytes]:
+        shape = {"index": index, "logprobs": None, "finish_reason": None}
+        return [data_event(_envelope(self._head, [{**shape, "text": piece}])) for piece in self._told.more(index, text)]
 
 
 def _prompt(value: Any) -> str | Ids:

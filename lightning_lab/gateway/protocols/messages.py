@@ -59,7 +59,7 @@ class Messages:
         )
 
     def answer(self, head: Head, choices: Sequence[Choice]) -> dict[str, Any]:
-        return envelope(head, choices[0], content_blocks(head, choices[0]))
+        return envelope(head, choices[0], content_blocks(head, choices[0].message))
 
     def stream(self, head: Head) -> MessagesStream:
         return MessagesStream(head)

@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 
 from lightning_lab.gateway.errors import Fault
-from lightning_lab.gateway.protocols.wire import Choice, Head, pieces
+from lightning_lab.gateway.protocols.wire import Choice, Head, Told, pieces
+from lightning_lab.records import Message
 
 _ERRORS = {
     401: "authentication_error",
@@ -49,9 +50,8 @@ def envelope(head: Head, choice: Choice | None = None, content: Sequence[Mapping
     }
 
 
-def content_blocks(head: Head, choice: Choice) -> list[dict[str, Any]]:
-    """The reply as blocks: thinking (where the request enables it), text, tool uses."""
-    message = choice.message
+def content_blocks(head: Head, message: Message) -> list[dict[str, Any]]:
+    """A reply as blocks: thinking (where the request enables it), text, tool uses."""
     blocks: list[dict[str, Any]] = []
     if message.reasoning and _wants_thinking(head):
         blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": head.reasoning_id})
@@ -68,6 +68,10 @@ class MessagesStream:
 
     def __init__(self, head: Head) -> None:
         self._head = head
+        self._told = Told()
+        self._places: dict[str, int] = {}
+        """Indexes of the blocks that have begun, by kind or id."""
+        self._ended: set[int] = set()
 
     def opening(self) -> bytes:
         return _event("message_start", message=envelope(self._head)) + self.beat()
@@ -75,13 +79,17 @@ class MessagesStream:
     def beat(self) -> bytes:
         return _event("ping")
 
+    def progress(self, sure: Message) -> bytes:
+        blocks = content_blocks(self._head, sure)
+        return b"".join(event for block in blocks for event in self._block(block, "", whole=block is not blocks[-1]))
+
     def closing(self, choices: Sequence[Choice]) -> bytes:
         choice = choices[0]
         said = iter([call["arguments"] for call in choice.message.tool_calls])
         out: list[bytes] = []
-        for index, block in enumerate(content_blocks(self._head, choice)):
+        for block in content_blocks(self._head, choice.message):
             arguments = next(said) if block["type"] == "tool_use" else ""
-            out += _block(index, block, arguments)
+            out += self._block(block, arguments, whole=True)
         whole = envelope(self._head, choice)
         delta = {"stop_reason": whole["stop_reason"], "stop_sequence": whole["stop_sequence"]}
         out.append(_event("message_delta", delta=delta, usage=whole["usage"]))
@@ -91,25 +99,34 @@ class MessagesStream:
     def failure(self, fault: Fault) -> bytes:
         return _event("error", error=error_body(fault)["error"])
 
+    def _block(self, block: Mapping[str, Any], arguments: str, *, whole: bool) -> list[bytes]:
+        """What was not told of a block yet, and its end where it is whole."""
+        name = block.get("id") or block["type"]
+        begun = name in self._places
+        index = self._places.setdefault(name, len(self._places))
+        if index in self._ended:
+            return []
+        blank, deltas = self._deltas(name, block, arguments)
+        out = [] if begun else [_event("content_block_start", index=index, content_block={**block, **blank})]
+        if whole and block["type"] == "thinking":
+            deltas.append({"type": "signature_delta", "signature": block["signature"]})
+        out += [_event("content_block_delta", index=index, delta=delta) for delta in deltas]
+        if whole:
+            self._ended.add(index)
+            out.append(_event("content_block_stop", index=index))
+        return out
 
-def _block(index: int, block: Mapping[str, Any], arguments: str) -> list[bytes]:
-    kind = block["type"]
-    if kind == "thinking":
-        blank: dict[str, Any] = {"thinking": "", "signature": ""}
-        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
-        deltas.append({"type": "signature_delta", "signature": block["signature"]})
-    elif kind == "text":
-        blank = {"text": ""}
-        deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
-    else:
-        blank = {"input": {}}
+    def _deltas(
+        self, name: str, block: Mapping[str, Any], arguments: str
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """How such a block begins, and what is new of it."""
+        if block["type"] == "thinking":
+            fresh = self._told.more(name, block["thinking"])
+            return {"thinking": "", "signature": ""}, [{"type": "thinking_delta", "thinking": one} for one in fresh]
+        if block["type"] == "text":
+            return {"text": ""}, [{"type": "text_delta", "text": one} for one in self._told.more(name, block["text"])]
         said = arguments if _parsed(arguments) is not None else orjson.dumps(block["input"]).decode()
-        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ("", *pieces(said))]
-    return [
-        _event("content_block_start", index=index, content_block={**block, **blank}),
-        *[_event("content_block_delta", index=index, delta=delta) for delta in deltas],
-        _event("content_block_stop", index=index),
-    ]
+        return {"input": {}}, [{"type": "input_json_delta", "partial_json": one} for one in ("", *pieces(said))]
 
 
 def _event(kind: str, **payload: Any) -> bytes:

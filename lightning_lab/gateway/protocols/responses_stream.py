@@ -10,7 +10,8 @@ import orjson
 
 from lightning_lab.gateway.errors import Fault
 from lightning_lab.gateway.protocols.responses_tools import called
-from lightning_lab.gateway.protocols.wire import Choice, Head, pieces, shown_logprob
+from lightning_lab.gateway.protocols.wire import Choice, Head, Told, pieces, shown_logprob
+from lightning_lab.records import Message
 
 _INCLUDE_ENCRYPTED = "reasoning.encrypted_content"
 _ECHOED = (
@@ -65,7 +66,7 @@ def output_items(head: Head, choice: Choice) -> list[dict[str, Any]]:
     if message.reasoning:
         items.append(_reasoning_item(head, message.reasoning))
     if message.content or not message.tool_calls:
-        items.append(_message_item(head, choice, status))
+        items.append(_message_item(head, message.content, status, choice.tokens))
     for place, call in enumerate(message.tool_calls):
         item = {
             "id": f"fc_{head.suffix}_{place}",
@@ -79,12 +80,23 @@ def output_items(head: Head, choice: Choice) -> list[dict[str, Any]]:
     return items
 
 
+_BLANK: Mapping[str, Mapping[str, Any]] = {
+    "message": {"content": []},
+    "function_call": {"arguments": ""},
+    "reasoning": {"summary": []},
+}
+
+
 class ResponsesStream:
     """Events of one answer, numbered from 0."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
         self._next = 0
+        self._told = Told()
+        self._places: dict[str, int] = {}
+        """Indexes of the items that have begun, by id."""
+        self._ended: set[str] = set()
 
     def opening(self) -> bytes:
         response = envelope(self._head)
@@ -95,12 +107,15 @@ class ResponsesStream:
     def beat(self) -> bytes:
         return self._event("response.in_progress", response=envelope(self._head))
 
+    def progress(self, sure: Message) -> bytes:
+        items = [_reasoning_item(self._head, sure.reasoning)] if sure.reasoning else []
+        items += [_message_item(self._head, sure.content, "completed")] if sure.content else []
+        return b"".join(event for item in items for event in self._item(item, whole=item is not items[-1]))
+
     def closing(self, choices: Sequence[Choice]) -> bytes:
         choice = choices[0]
         items = output_items(self._head, choice)
-        out: list[bytes] = []
-        for index, item in enumerate(items):
-            out += self._item(index, item)
+        out = [event for item in items for event in self._item(item, whole=True)]
         response = envelope(self._head, output=items, choice=choice)
         out.append(self._event(f"response.{response['status']}", response=response))
         return b"".join(out)
@@ -108,51 +123,55 @@ class ResponsesStream:
     def failure(self, fault: Fault) -> bytes:
         return self._event("response.failed", response=envelope(self._head, fault=fault))
 
-    def _item(self, index: int, item: Mapping[str, Any]) -> list[bytes]:
-        blank: dict[str, dict[str, Any]] = {
-            "message": {"content": []},
-            "function_call": {"arguments": ""},
-            "reasoning": {"summary": []},
-        }
-        started = dict(item) | blank[item["type"]] | {"status": "in_progress"}
+    def _item(self, item: Mapping[str, Any], *, whole: bool) -> list[bytes]:
+        """What was not told of an item yet, and its end where it is whole."""
+        if item["id"] in self._ended:
+            return []
+        begun = item["id"] in self._places
+        index = self._places.setdefault(item["id"], len(self._places))
         place = {"item_id": item["id"], "output_index": index}
-        body = {"message": self._message, "function_call": self._call, "reasoning": self._reasoning}[item["type"]]
-        return [
-            self._event("response.output_item.added", output_index=index, item=started),
-            *body(place, item),
-            self._event("response.output_item.done", output_index=index, item=item),
-        ]
+        out = []
+        if not begun:
+            started = {**item, **_BLANK[item["type"]], "status": "in_progress"}
+            out.append(self._event("response.output_item.added", output_index=index, item=started))
+        tell = {"message": self._message, "function_call": self._call, "reasoning": self._reasoning}[item["type"]]
+        out += tell(place, item, begun, whole)
+        if whole:
+            self._ended.add(item["id"])
+            out.append(self._event("response.output_item.done", output_index=index, item=item))
+        return out
 
-    def _message(self, place: Mapping[str, Any], item: Mapping[str, Any]) -> list[bytes]:
-        part = item["content"][0]
-        place = {**place, "content_index": 0}
-        empty = {**part, "text": "", "logprobs": []}
-        return [
-            self._event("response.content_part.added", **place, part=empty),
-            *[
-                self._event("response.output_text.delta", **place, delta=piece, logprobs=[])
-                for piece in pieces(part["text"])
-            ],
-            self._event("response.output_text.done", **place, text=part["text"], logprobs=part["logprobs"]),
-            self._event("response.content_part.done", **place, part=part),
-        ]
+    def _message(self, place: Mapping[str, Any], item: Mapping[str, Any], begun: bool, whole: bool) -> list[bytes]:
+        part, place = item["content"][0], {**place, "content_index": 0}
+        out = []
+        if not begun:
+            empty = {**part, "text": "", "logprobs": []}
+            out.append(self._event("response.content_part.added", **place, part=empty))
+        for piece in self._told.more(item["id"], part["text"]):
+            out.append(self._event("response.output_text.delta", **place, delta=piece, logprobs=[]))
+        if whole:
+            done = {"text": part["text"], "logprobs": part["logprobs"]}
+            out.append(self._event("response.output_text.done", **place, **done))
+            out.append(self._event("response.content_part.done", **place, part=part))
+        return out
 
-    def _call(self, place: Mapping[str, Any], item: Mapping[str, Any]) -> list[bytes]:
+    def _call(self, place: Mapping[str, Any], item: Mapping[str, Any], begun: bool, whole: bool) -> list[bytes]:
         said = item["arguments"]
         out = [self._event("response.function_call_arguments.delta", **place, delta=piece) for piece in pieces(said)]
         out.append(self._event("response.function_call_arguments.done", **place, name=item["name"], arguments=said))
         return out
 
-    def _reasoning(self, place: Mapping[str, Any], item: Mapping[str, Any]) -> list[bytes]:
-        part = item["summary"][0]
-        place = {**place, "summary_index": 0}
-        name = "response.reasoning_summary"
-        return [
-            self._event(f"{name}_part.added", **place, part={**part, "text": ""}),
-            *[self._event(f"{name}_text.delta", **place, delta=piece) for piece in pieces(part["text"])],
-            self._event(f"{name}_text.done", **place, text=part["text"]),
-            self._event(f"{name}_part.done", **place, part=part),
-        ]
+    def _reasoning(self, place: Mapping[str, Any], item: Mapping[str, Any], begun: bool, whole: bool) -> list[bytes]:
+        part, place, name = item["summary"][0], {**place, "summary_index": 0}, "response.reasoning_summary"
+        out = []
+        if not begun:
+            out.append(self._event(f"{name}_part.added", **place, part={**part, "text": ""}))
+        for piece in self._told.more(item["id"], part["text"]):
+            out.append(self._event(f"{name}_text.delta", **place, delta=piece))
+        if whole:
+            out.append(self._event(f"{name}_text.done", **place, text=part["text"]))
+            out.append(self._event(f"{name}_part.done", **place, part=part))
+        return out
 
     def _event(self, kind: str, **payload: Any) -> bytes:
         data = orjson.dumps({"type": kind, "sequence_number": self._next, **payload})
@@ -180,12 +199,12 @@ def _reasoning_item(head: Head, text: str) -> dict[str, Any]:
     return item
 
 
-def _message_item(head: Head, choice: Choice, status: str) -> dict[str, Any]:
+def _message_item(head: Head, content: str, status: str, tokens: Sequence[tuple[str, float]] = ()) -> dict[str, Any]:
     part = {
         "type": "output_text",
-        "text": choice.message.content,
+        "text": content,
         "annotations": [],
-        "logprobs": [_logprob(text, value) for text, value in choice.tokens],
+        "logprobs": [_logprob(text, value) for text, value in tokens],
     }
     return {"id": f"msg_{head.suffix}", "type": "message", "status": status, "role": "assistant", "content": [part]}
 

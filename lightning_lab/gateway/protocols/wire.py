@@ -93,8 +93,15 @@ class Stream(Protocol):
         """Something that keeps a silent stream alive and changes nothing."""
         ...
 
+    def progress(self, sure: Message) -> bytes:
+        """What is sure of the only reply's content and reasoning, as far as it was not told yet.
+
+        Once there is content, the reasoning is complete.
+        """
+        ...
+
     def closing(self, choices: Sequence[Choice]) -> bytes:
-        """The reply, to the last event."""
+        """The reply, as far as it was not told yet, to the last event."""
         ...
 
     def failure(self, fault: Fault) -> bytes:
@@ -146,6 +153,19 @@ _NO_LOGPROB = -9999.0
 def shown_logprob(value: float) -> float:
     """A log-prob as a JSON number."""
     return value if math.isfinite(value) else _NO_LOGPROB
+
+
+class Told:
+    """How much of each growing text a stream has told."""
+
+    def __init__(self) -> None:
+        self._characters: dict[Any, int] = {}
+
+    def more(self, part: Any, text: str) -> list[str]:
+        """The deltas that bring ``part`` to ``text``."""
+        fresh = text[self._characters.get(part, 0) :]
+        self._characters[part] = len(text)
+        return pieces(fresh)
 
 
 PIECE = 2000

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from lightning_lab.policy.base import (
+    Beginning,
     Chunk,
     ContextOverflowError,
     LossRow,
@@ -124,6 +125,11 @@ class TorchPolicy:
     def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         self.start()
         return self._codec.parse(ids)
+
+    def beginning(self) -> Beginning:
+        """See `TellsEarly`."""
+        self.start()
+        return self._codec.beginning()
 
     def decode(self, ids: Ids) -> str:
         self.start()
