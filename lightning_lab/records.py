@@ -155,7 +155,9 @@ class Sampling:
 class Message:
     """One message of a conversation, in the canonical form that every wire protocol maps to.
 
-    ``tool_calls`` are ``{"id", "name", "arguments"}`` with ``arguments`` as the text that was said.
+    ``tool_calls`` are ``{"id", "name", "arguments"}`` with ``arguments`` as the text that was said. ``images`` are
+    ``{"url", "after"}``, some with ``detail``: the address as it was sent, a ``data:`` URL where the image itself came,
+    and how many characters of the content stand before it.
     """
 
     role: str
@@ -165,6 +167,7 @@ class Message:
     tool_calls: tuple[Mapping[str, str], ...] = ()
     tool_call_id: str = ""
     name: str = ""
+    images: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,10 @@ class Capture:
         """How many tokens the prompt of a request has. Raises `Fault`, `PolicyError`; nothing is recorded."""
         request = wire.read(json_object(raw))
         if self.endpoint is not None:
-            raise Fault(404, "not_supported", f"{self.policy.name} does not tell how many tokens a prompt has.")
+            count = await self.endpoint.count(request.messages, request.tools)
+            if count is None:
+                raise Fault(404, "not_supported", f"{self.policy.name} does not tell how many tokens a prompt has.")
+            return count
         return len((await self.prompt(request, len(raw), self.memory(grant).ledger)).ids)
 
     async def prompt(self, request: Request, size: int, ledger: Ledger) -> Prompt:

@@ -173,7 +173,8 @@ def _digests(messages: Sequence[Message]) -> Iterator[int]:
     running = 0
     for message in messages:
         calls = tuple((call["id"], call["name"]) for call in message.tool_calls)
-        running = hash((running, message.role, message.content, message.tool_call_id, calls))
+        images = tuple(image["url"] for image in message.images) if message.images else ()
+        running = hash((running, message.role, message.content, message.tool_call_id, calls, images))
         yield running
 
 

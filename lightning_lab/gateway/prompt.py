@@ -12,6 +12,7 @@ import numpy as np
 
 from lightning_lab.gateway.errors import Fault, bad_request
 from lightning_lab.gateway.ledger import Entry, Ledger
+from lightning_lab.gateway.protocols.fields import image_place
 from lightning_lab.gateway.protocols.wire import Request
 from lightning_lab.gateway.stitch import Stitched, stitched
 from lightning_lab.policy.base import Policy, PolicyError, has_engine
@@ -49,6 +50,8 @@ async def prompt_of(policy: Policy, request: Request, size: int, ledger: Ledger,
     if request.prompt is not None:
         ids = request.prompt if not isinstance(request.prompt, str) else _encode(policy, request.prompt)
         return Prompt(ids, ids)
+    if any(message.images for message in request.messages):
+        raise _no_images(policy, request)
     turns = ledger.turns(request.messages, request.signatures)
     if size <= _INLINE_BODY and not has_engine(policy):
         return _render(policy, request, turns, stitching)
@@ -74,6 +77,18 @@ def _encode(policy: Policy, text: str) -> Ids:
     with policy_duty("encode a prompt"):
         ids: Ids = encode(text)
         return ids
+
+
+def _no_images(policy: Policy, request: Request) -> Fault:
+    param = next(
+        (place for key in ("messages", "input") if (place := image_place(request.body.get(key), key))), "messages"
+    )
+    return bad_request(
+        f"{param} is an image, which cannot be given to a text model: policy {policy.name!r} reads text. "
+        "Send text, or let the lab ask a server whose model sees images (Policy.openai).",
+        param=param,
+        code="unsupported_content",
+    )
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ def telling_of(policy: Policy, drafts: Sequence[Draft], stream: Stream | None) -
 
 
 class Telling:
-    """What is sure of one reply, and its events. ``beginning``: None where an endpoint's words are sure as they come."""
+    """What is sure of one reply, and its events. ``beginning``: None where an endpoint tells it."""
 
     def __init__(self, draft: Draft, stream: Stream, beginning: Beginning | None) -> None:
         self._draft = draft

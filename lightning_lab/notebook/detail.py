@@ -38,8 +38,17 @@ def rollout_fields(rollout: Rollout) -> dict[str, Any]:
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    fields = dataclasses.asdict(message)
-    return {**fields, "tool_calls": [dict(call) for call in message.tool_calls]}
+    """Its fields as JSON; images by their kind and size alone."""
+    fields = dataclasses.asdict(dataclasses.replace(message, images=()))
+    labels = [_image_label(image["url"]) for image in message.images]
+    shown = "\n".join([message.content, *labels] if message.content else labels)
+    return {**fields, "content": shown or message.content, "tool_calls": [dict(call) for call in message.tool_calls]}
+
+
+def _image_label(url: str) -> str:
+    kind, inside, data = url.removeprefix("data:").partition(";base64,")
+    known = inside and url.startswith("data:")
+    return f"[image: {kind}, {len(data) * 3 // 4:,} bytes]" if known else "[image at an address]"
 
 
 def shortened(detail: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:

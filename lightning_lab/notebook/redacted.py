@@ -73,7 +73,7 @@ class _Shown:
         found: set[str] = set()
         for message in (*call.messages, call.reply):
             if id(message) not in self._known:
-                texts = [message.content, message.reasoning, message.tool_calls]
+                texts = [message.content, message.reasoning, message.tool_calls, message.images]
                 self._known[id(message)] = self._redaction.secrets(texts)
             found |= self._known[id(message)]
         return found

@@ -257,6 +257,10 @@ class ChatPolicy(Policy, Protocol):
         """Continue raw text or ids."""
         ...
 
+    async def count(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int | None:
+        """How many tokens the prompt of a conversation has; None where the server does not tell."""
+        ...
+
 
 @runtime_checkable
 class Learner(Protocol):

@@ -57,7 +57,8 @@ def cause_of(evidence: Evidence) -> BreakCause:
 
 def message_key(message: Message) -> Hashable:
     """Equal for messages with equal words. Ids of tool calls are names, not words: clients may rename them."""
-    return (message.role, message.content, message.reasoning, tuple(_tool_calls(message)))
+    images = tuple(image["url"] for image in message.images)
+    return (message.role, message.content, message.reasoning, tuple(_tool_calls(message)), images)
 
 
 def _unrelated(evidence: Evidence, history: Sequence[Message], turns: Sequence[Message]) -> BreakCause:

@@ -97,7 +97,8 @@ class Contents:
 def _key(message: Message) -> Hashable:
     """Equal for equal messages and for no others."""
     calls = tuple(tuple(call.items()) for call in message.tool_calls) if message.tool_calls else ()
-    return (message.role, message.content, message.reasoning, calls, message.tool_call_id, message.name)
+    images = tuple(tuple(image.items()) for image in message.images) if message.images else ()
+    return (message.role, message.content, message.reasoning, calls, message.tool_call_id, message.name, images)
 
 
 def _digest(kind: str, body: str) -> bytes:

@@ -120,7 +120,7 @@ def rollout_record(row: Mapping[str, Any], contents: Mapping[int, Any]) -> Rollo
 def content_body(value: Task | HarnessInfo | Message | Sequence[Any] | Mapping[str, Any]) -> str:
     """JSON of one immutable value; empty fields of a message are left out."""
     if isinstance(value, Message):
-        fields = ("role", "content", "reasoning", "tool_calls", "tool_call_id", "name")
+        fields = ("role", "content", "reasoning", "tool_calls", "tool_call_id", "name", "images")
         return enc.dump_json({name: item for name in fields if (item := getattr(value, name))})
     return enc.dump_json(value)
 
@@ -129,8 +129,8 @@ def content_record(kind: str, body: str) -> Any:
     """The inverse of `content_body`."""
     if kind == "message":
         value = enc.load_texts(body)
-        calls = tuple(value.pop("tool_calls", ()))
-        return Message(role=value.pop("role", ""), tool_calls=calls, **value)
+        calls, images = tuple(value.pop("tool_calls", ())), tuple(value.pop("images", ()))
+        return Message(role=value.pop("role", ""), tool_calls=calls, images=images, **value)
     value = enc.load_json(body)
     if kind == "request":
         used = value["used"]

@@ -217,14 +217,21 @@ def _message(value: Any, param: str) -> Message:
     if role is None:
         raise bad_request(f"{where}role must be one of {', '.join(ROLES)}.", param=f"{where}role")
     reasoning = fields.text(message, "reasoning_content", where) or fields.text(message, "reasoning", where)
+    content, images = message_content(role, message.get("content"), f"{where}content")
     return Message(
         role=role,
-        content=fields.content_text(message.get("content"), f"{where}content"),
+        content=content,
+        images=images,
         reasoning=reasoning if role == "assistant" else "",
         tool_calls=_tool_calls(message, where) if role == "assistant" else (),
         tool_call_id=fields.text(message, "tool_call_id", where),
         name=fields.text(message, "name", where),
     )
+
+
+def message_content(role: str, value: Any, param: str) -> tuple[str, tuple[Mapping[str, Any], ...]]:
+    """Text and images; images are for the model to see, so nobody but users and tools has any."""
+    return fields.content(value, param) if role in ("user", "tool") else (fields.content_text(value, param), ())
 
 
 def _tool_calls(message: Mapping[str, Any], where: str) -> tuple[Mapping[str, str], ...]:

@@ -111,6 +111,65 @@ def content_text(value: Any, param: str) -> str:
     return "\n".join(_part_text(part, f"{param}[{index}]") for index, part in enumerate(array(value, param)))
 
 
+def content(value: Any, param: str) -> tuple[str, tuple[JsonObject, ...]]:
+    """The text of a message's content as `content_text`, and the images that stand in it, as in `Message.images`."""
+    if not isinstance(value, list):
+        return content_text(value, param), ()
+    texts: list[str] = []
+    images: list[JsonObject] = []
+    for index, part in enumerate(value):
+        where = f"{param}[{index}]"
+        if is_image(part):
+            images.append(image(part, where, after=len("\n".join(texts))))
+        else:
+            texts.append(_part_text(part, where))
+    return "\n".join(texts), tuple(images)
+
+
+def is_image(part: Any) -> bool:
+    """Whether a part of a content is an image, in the words of any protocol."""
+    return isinstance(part, dict) and part.get("type") in _IMAGES
+
+
+def image(part: JsonObject, param: str, *, after: int) -> JsonObject:
+    """An image as in `Message.images`."""
+    key = _IMAGES[part["type"]]
+    said, where = part.get(key), f"{param}.{key}"
+    if key == "source":
+        return {"url": _source_url(mapping(said, where), where), "after": after}
+    holder, name, place = (said, "url", f"{where}.") if isinstance(said, dict) else (part, key, f"{param}.")
+    url, detail = text(holder, name, place), text(holder, "detail", place)
+    if not url:
+        raise bad_request(f"{place}{name} must be the URL of an image.", param=f"{place}{name}")
+    return {"url": url, "after": after, **({"detail": detail} if detail else {})}
+
+
+def image_place(value: Any, at: str) -> str:
+    """Where the first image stands in what a client sent; empty without one."""
+    if is_image(value):
+        return at
+    inside: list[tuple[str, Any]] = []
+    if isinstance(value, list):
+        inside = [(f"{at}[{index}]", one) for index, one in enumerate(value)]
+    elif isinstance(value, dict):
+        inside = [(f"{at}.{key}", one) for key, one in value.items()]
+    return next((found for where, one in inside if (found := image_place(one, where))), "")
+
+
+def _source_url(source: JsonObject, where: str) -> str:
+    kind = text(source, "type", f"{where}.")
+    if kind == "base64":
+        return f"data:{text(source, 'media_type', f'{where}.')};base64,{text(source, 'data', f'{where}.')}"
+    url = text(source, "url", f"{where}.") if kind == "url" else ""
+    if not url:
+        raise bad_request(
+            f"{where} must be a URL or base64 data: this gateway keeps no files.",
+            param=where,
+            code="unsupported_content",
+        )
+    return url
+
+
 def arguments_text(value: Any, param: str) -> str:
     """Tool-call arguments as text: what was said, or, where a client parsed them, JSON again."""
     if value is None:
@@ -140,6 +199,8 @@ def is_integer(value: Any) -> bool:
     return _is_number(value) and value == int(value)
 
 
+_IMAGES = {"image_url": "image_url", "input_image": "image_url", "image": "source"}
+"""Parts that are images, and the field that holds them: Chat, Responses, Messages."""
 _PART_TEXT = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 

@@ -94,24 +94,47 @@ def _assistant(blocks: list[Mapping[str, Any]], param: str) -> tuple[Message, st
 
 def _others(role: str, blocks: list[Mapping[str, Any]], param: str) -> list[Message]:
     messages: list[Message] = []
-    texts: list[str] = []
+    said = _Said()
     for at, block in enumerate(blocks):
         if block.get("type") != "tool_result":
-            texts.append(_text(block, f"{param}[{at}]"))
+            said.add(block, f"{param}[{at}]")
             continue
-        if texts:
-            messages.append(Message(role=role, content="\n".join(texts)))
-            texts = []
+        if not said.empty:
+            messages.append(said.message(role))
+            said = _Said()
         messages.append(_tool_result(block, f"{param}[{at}]"))
-    if texts or not messages:
-        messages.append(Message(role=role, content="\n".join(texts)))
+    if not said.empty or not messages:
+        messages.append(said.message(role))
     return messages
 
 
 def _tool_result(block: Mapping[str, Any], param: str) -> Message:
-    parts = _blocks(block.get("content"), f"{param}.content")
-    content = "\n".join(_text(part, f"{param}.content[{at}]") for at, part in enumerate(parts))
-    return Message(role="tool", content=content, tool_call_id=fields.text(block, "tool_use_id", f"{param}."))
+    said = _Said()
+    for at, part in enumerate(_blocks(block.get("content"), f"{param}.content")):
+        said.add(part, f"{param}.content[{at}]")
+    return said.message("tool", fields.text(block, "tool_use_id", f"{param}."))
+
+
+class _Said:
+    """Text and images of one message, block by block."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._images: list[Mapping[str, Any]] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self._texts and not self._images
+
+    def add(self, block: Mapping[str, Any], param: str) -> None:
+        if fields.is_image(block):
+            self._images.append(fields.image(block, param, after=len("\n".join(self._texts))))
+        else:
+            self._texts.append(_text(block, param))
+
+    def message(self, role: str, tool_call_id: str = "") -> Message:
+        content = "\n".join(self._texts)
+        return Message(role=role, content=content, images=tuple(self._images), tool_call_id=tool_call_id)
 
 
 def _text(block: Mapping[str, Any], param: str) -> str:

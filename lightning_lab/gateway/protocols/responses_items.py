@@ -12,6 +12,7 @@ from typing import Any
 
 from lightning_lab.gateway.errors import bad_request
 from lightning_lab.gateway.protocols import fields
+from lightning_lab.gateway.protocols.chat import message_content
 from lightning_lab.gateway.protocols.responses_tools import shown
 from lightning_lab.records import Message
 
@@ -88,8 +89,9 @@ def _read_item(
             }
         )
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        output = fields.content_text(item.get("output"), f"{where}output")
-        conversation.say(Message(role="tool", content=output, tool_call_id=fields.text(item, "call_id", where)))
+        output, images = fields.content(item.get("output"), f"{where}output")
+        call_id = fields.text(item, "call_id", where)
+        conversation.say(Message(role="tool", content=output, images=images, tool_call_id=call_id))
     elif kind == "item_reference":
         raise bad_request(
             "item_reference is not supported: this gateway keeps no items. Send the item itself.",
@@ -105,11 +107,11 @@ def _read_message(conversation: _Conversation, item: Mapping[str, Any], where: s
     role = _ROLES.get(fields.text(item, "role", where))
     if role is None:
         raise bad_request(f"{where}role must be one of {', '.join(_ROLES)}.", param=f"{where}role")
-    content = fields.content_text(item.get("content"), f"{where}content")
+    content, images = message_content(role, item.get("content"), f"{where}content")
     if role == "assistant":
         conversation.speak(content)
     else:
-        conversation.say(Message(role=role, content=content))
+        conversation.say(Message(role=role, content=content, images=images))
 
 
 def _reasoning(item: Mapping[str, Any], where: str) -> str:

@@ -44,14 +44,14 @@ class Connections:
         self._lock = threading.Lock()
         self._closed = False
 
-    async def ask(self, method: str, path: str, body: bytes = b"") -> Connection:
+    async def ask(self, method: str, path: str, body: bytes = b"", *, beside: bool = False) -> Connection:
         """The connection over which an answer has begun: give it back with `release`, or `close` it.
 
-        ``path`` is below the base URL. Raises `OSError`, and `PolicyError` after `close`.
+        ``path`` is below the base URL, or ``beside`` its ``/v1``. Raises `OSError`, and `PolicyError` after `close`.
         """
         pool = self._pool()
         connection = pool.idle() or await self._connect(pool)
-        head = f"{method} {self._target(path)} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}\r\n\r\n"
+        head = f"{method} {self._target(path, beside)} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}\r\n\r\n"
         try:
             await connection.ask(head.encode("latin-1") + body)
         except BaseException:
@@ -77,8 +77,8 @@ class Connections:
                 pool = self._pools[loop] = _Pool(loop)
             return pool
 
-    def _target(self, path: str) -> str:
-        target = self._server.path + path
+    def _target(self, path: str, beside: bool) -> str:
+        target = (self._server.path.removesuffix("/v1") if beside else self._server.path) + path
         return f"http://{self._server.netloc}{target}" if self._proxy and not self._secure else target
 
     async def _connect(self, pool: _Pool) -> Connection:

@@ -19,6 +19,8 @@ from lightning_lab.policy.openai.faults import fault, is_overflow, may_pass, mes
 _LONGEST_WAIT_S = 60.0
 _ERROR_BYTES = 64 * 1024
 """Of an error's body that are read."""
+_BESIDE_BYTES = 64 * 1024 * 1024
+"""Of what a server tells beside OpenAI's routes: it may repeat a prompt as ids."""
 _ENCODINGS = frozenset({"", "identity", *COMPRESSED})
 _LINGER_S = 1.0
 """How long the end of a finished answer is waited for, so that its connection can be used again."""
@@ -87,10 +89,19 @@ class Endpoint:
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a small answer. Raises `PolicyError` when there is none."""
+        return await self._brief("GET", path, _ERROR_BYTES)
+
+    async def post_beside(self, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        """As `get`, of a route that is no part of OpenAI's interface: it stands beside ``/v1``."""
+        return await self._brief("POST", path, _BESIDE_BYTES, orjson.dumps(body), beside=True)
+
+    async def _brief(
+        self, method: str, path: str, most: int, body: bytes = b"", *, beside: bool = False
+    ) -> tuple[int, bytes]:
         try:
-            answer = await self._connections.ask("GET", path)
+            answer = await self._connections.ask(method, path, body, beside=beside)
             try:
-                return answer.status, await _small(answer)
+                return answer.status, await _small(answer, most)
             finally:
                 answer.release()
         except OSError as error:
@@ -178,12 +189,12 @@ async def _first_part(answer: Connection) -> bytes:
         raise
 
 
-async def _small(answer: Connection) -> bytes:
+async def _small(answer: Connection, most: int = _ERROR_BYTES) -> bytes:
     """The body, as much of it as an error says."""
     body = b""
-    while len(body) < _ERROR_BYTES and (part := await answer.part()):
+    while len(body) < most and (part := await answer.part()):
         body += part
-    return body[:_ERROR_BYTES]
+    return body[:most]
 
 
 async def _linger(answer: Connection) -> None:

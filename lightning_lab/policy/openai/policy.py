@@ -15,6 +15,7 @@ from lightning_lab.policy.base import Chunk, PolicyError, Rendered
 from lightning_lab.policy.openai.endpoint import Endpoint, Patience
 from lightning_lab.policy.openai.faults import fault, message_of
 from lightning_lab.policy.openai.reply import EndpointReply
+from lightning_lab.policy.openai.writing import written
 from lightning_lab.records import Ids, Message, Sampling
 
 _UNKNOWN_CONTEXT = 2**31 - 1
@@ -45,6 +46,8 @@ class OpenAIPolicy:
         key = os.environ.get("OPENAI_API_KEY", "") if api_key is None else api_key
         self._endpoint = Endpoint(base_url, key, patience or Patience())
         self._context = _UNKNOWN_CONTEXT
+        self._counts = True
+        """Until it is known that the server counts no tokens."""
         self._started = False
 
     @property
@@ -69,8 +72,7 @@ class OpenAIPolicy:
         sampling: Sampling,
         steering: Mapping[str, Any],
     ) -> EndpointReply:
-        written = [self._written(message) for message in messages]
-        body: dict[str, Any] = {**steering, "messages": written, "logprobs": True}
+        body: dict[str, Any] = {**steering, "messages": written(messages, self._reasoning_field), "logprobs": True}
         if tools:
             body["tools"] = list(tools)
         return self._reply("/chat/completions", body, sampling)
@@ -78,6 +80,18 @@ class OpenAIPolicy:
     def complete(self, prompt: str | Ids, sampling: Sampling) -> EndpointReply:
         raw = prompt if isinstance(prompt, str) else prompt.tolist()
         return self._reply("/completions", {"prompt": raw, "logprobs": 1}, sampling)
+
+    async def count(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int | None:
+        """By the ``/tokenize`` of vLLM; other servers have none."""
+        if not self._counts:
+            return None
+        body: dict[str, Any] = {"model": self._model, "messages": written(messages, self._reasoning_field)}
+        status, said = await self._endpoint.post_beside(
+            "/tokenize", {**body, **({"tools": list(tools)} if tools else {})}
+        )
+        count = _count(said) if status == 200 else None
+        self._counts = status != 404 and (status != 200 or count is not None)
+        return count
 
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Rendered:
         self._refuse("render a conversation")
@@ -107,18 +121,10 @@ class OpenAIPolicy:
         }
         return EndpointReply(self._endpoint, path, body, version=self.version)
 
-    def _written(self, message: Message) -> dict[str, Any]:
-        """A message in the shape of Chat Completions; reasoning in the field in which the server tells it, if any."""
-        written: dict[str, Any] = {"role": message.role, "content": message.content}
-        if message.tool_calls:
-            written["tool_calls"] = [_written_call(call) for call in message.tool_calls]
-        if message.reasoning and self._endpoint.reasoning_field:
-            written[self._endpoint.reasoning_field] = message.reasoning
-        if message.role == "tool":
-            written["tool_call_id"] = message.tool_call_id
-        elif message.name:
-            written["name"] = message.name
-        return written
+    @property
+    def _reasoning_field(self) -> str:
+        """In which the server tells reasoning; empty if it never did."""
+        return self._endpoint.reasoning_field
 
     async def _look(self) -> None:
         status, body = await self._endpoint.get("/models")
@@ -144,12 +150,12 @@ def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
     return fields
 
 
-def _written_call(call: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "id": call["id"],
-        "type": "function",
-        "function": {"name": call["name"], "arguments": call["arguments"]},
-    }
+def _count(body: bytes) -> int | None:
+    try:
+        count = orjson.loads(body)["count"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    return count if type(count) is int else None
 
 
 def _context_length(body: bytes, model: str) -> int | None:

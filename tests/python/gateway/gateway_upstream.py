@@ -28,6 +28,7 @@ class Upstream:
         self.keys: list[str] = []
         self.models: list[dict[str, Any]] = [{"id": "m", "object": "model"}]
         self.models_status = 200
+        self.tokenized: dict[str, Any] = {}
         self.gone = asyncio.Event()
         """A client went away in the middle of an answer."""
         self._answers: deque[Answer] = deque()
@@ -41,6 +42,7 @@ class Upstream:
         app = web.Application(client_max_size=2**26)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_post("/v1/{path:.*}", self._answer)
+        app.router.add_post("/tokenize", self._tokenize)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -50,6 +52,12 @@ class Upstream:
 
     async def _list_models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": self.models}, status=self.models_status)
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        """As vLLM counts, where a test says what."""
+        self.bodies.append(await request.json())
+        self.paths.append(request.path)
+        return web.json_response(self.tokenized, status=200 if self.tokenized else 404)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.json())

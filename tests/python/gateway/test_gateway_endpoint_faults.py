@@ -195,7 +195,9 @@ async def test_the_key_is_told_to_nobody(front, upstream):
     assert KEY not in json.dumps([str(call) for call in front.calls()])
 
 
-async def test_counting_is_answered_though_nobody_can_count(front):
-    response = await post(front, "/messages/count_tokens", ASKED["messages"][1])
-    assert response.status_code == 404
+async def test_counting_is_answered_though_nobody_can_count(front, upstream):
+    for _ in range(2):
+        response = await post(front, "/messages/count_tokens", ASKED["messages"][1])
+        assert response.status_code == 404
+    assert upstream.paths == ["/tokenize"], "it is asked once"
     assert response.json()["error"]["type"] == "not_found_error"

@@ -79,7 +79,11 @@ async def test_a_tool_result_that_is_an_error_is_told_and_recorded(lab):
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "input[0].content[0]",
         ),
-        ("/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
+        (
+            "/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages[0].content[0]",
+        ),
     ],
 )
 async def test_images_are_refused_by_name_wherever_they_stand(lab, path, body, place):
