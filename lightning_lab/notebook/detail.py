@@ -40,6 +40,7 @@ def rollout_fields(rollout: Rollout) -> dict[str, Any]:
 def message_fields(message: Message) -> dict[str, Any]:
     """Its fields as JSON; images by their kind and size alone."""
     fields = dataclasses.asdict(dataclasses.replace(message, images=()))
+    del fields["images"]
     labels = [_image_label(image["url"]) for image in message.images]
     shown = "\n".join([message.content, *labels] if message.content else labels)
     return {**fields, "content": shown or message.content, "tool_calls": [dict(call) for call in message.tool_calls]}
