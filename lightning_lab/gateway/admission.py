@@ -1,14 +1,15 @@
 """Hold, drain, resume: who may generate now.
 
-Everything here runs on one event loop, and no step between "is it open?" and "now I count" awaits. So a request that
-arrives in the instant of a pause is either in flight or held, never both or neither, and the number in flight never
-rises while admission is closed.
+Everything here but `Admission.state` runs on one event loop, and no step between "is it open?" and "now I count"
+awaits. So a request that arrives in the instant of a pause is either in flight or held, never both or neither, and the
+number in flight never rises while admission is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -129,12 +130,20 @@ class Admission:
         self._idle.set()
         self._epoch = 0  # grows with every pause and resume
         self._last_resume = 0
-        self._publish()
+        self._changing = threading.Lock()
+        """Held while a request changes its place: no reader sees it in none, or in both."""
 
     @property
     def state(self) -> AdmissionState:
         """A consistent snapshot."""
-        return self._state
+        with self._changing:
+            return AdmissionState(
+                not self._opened.is_set(),
+                len(self._in_flight),
+                len(self._held),
+                frozenset(ticket.owner for ticket in self._in_flight),
+                frozenset(ticket.owner for ticket in self._held),
+            )
 
     def admit(self, abort: Callable[[], None], *, interruptible: bool = False, owner: str = "") -> Ticket:
         """A ticket to enter with; ``abort`` is called, at most once per pause, when a deadline has passed.
@@ -152,7 +161,6 @@ class Admission:
         """
         self._opened.clear()
         self._epoch += 1
-        self._publish()
         epoch, started, before, aborted = self._epoch, time.monotonic(), len(self._in_flight), 0
         interrupted = self._interrupt_all() if mode == "interrupt" else 0
         try:
@@ -174,7 +182,6 @@ class Admission:
         """
         self._opened.clear()
         self._epoch += 1
-        self._publish()
         epoch, started = self._epoch, time.monotonic()
         try:
             await asyncio.to_thread(freeze)
@@ -190,35 +197,34 @@ class Admission:
         """Let everybody in who was held. Harmless when nothing is paused."""
         self._last_resume = self._epoch = self._epoch + 1
         self._opened.set()
-        self._publish()
 
     async def _enter(self, ticket: Ticket) -> None:
         if not self._opened.is_set():
             await self._hold(ticket)
-        self._in_flight.add(ticket)
+        with self._changing:
+            self._held.discard(ticket)
+            self._in_flight.add(ticket)
         self._idle.clear()
-        self._publish()
 
     async def _hold(self, ticket: Ticket) -> None:
         arrived = time.monotonic()
-        self._held.add(ticket)
-        self._publish()
+        with self._changing:
+            self._held.add(ticket)
         try:
             while not self._opened.is_set():  # a new pause may have begun before this task woke up
                 await self._opened.wait()
         except BaseException:
-            self._held.discard(ticket)
-            self._publish()
+            with self._changing:
+                self._held.discard(ticket)
             raise
         finally:
             ticket.held_s = time.monotonic() - arrived
-        self._held.discard(ticket)  # published together with the place in flight: no reader sees neither
 
     def _leave(self, ticket: Ticket) -> None:
-        self._in_flight.discard(ticket)
+        with self._changing:
+            self._in_flight.discard(ticket)
         if not self._in_flight:
             self._idle.set()
-        self._publish()
 
     async def _drained(self, seconds: float) -> bool:
         try:
@@ -243,12 +249,3 @@ class Admission:
         for ticket in tickets:
             ticket.abort()
         return len(tickets)
-
-    def _publish(self) -> None:
-        self._state = AdmissionState(
-            not self._opened.is_set(),
-            len(self._in_flight),
-            len(self._held),
-            frozenset(ticket.owner for ticket in self._in_flight),
-            frozenset(ticket.owner for ticket in self._held),
-        )

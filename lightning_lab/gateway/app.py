@@ -132,7 +132,7 @@ class CallRoute:
             raw = await read_body(scope, receive, self._service.body_limit)
             if raw is not None:
                 who = identity(scope["headers"])
-                asked = Asked(self._wire, grant, who, receive, send, arrived_at)
+                asked = Asked(self._wire, grant, who, scope, send, arrived_at)
                 await self._service.capture.serve(asked, raw)
         finally:
             grants.release(grant)

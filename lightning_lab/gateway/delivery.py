@@ -105,6 +105,7 @@ class Delivery:
         """Write nothing more. Idempotent."""
         if self._alarm is not None:
             self._alarm.cancel()
+            self._alarm = None  # it knows us: garbage that only a collection would find
         if self._heart is not None:
             self._heart.cancel()
 

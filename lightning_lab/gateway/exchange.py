@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from starlette.types import Receive, Send
+from starlette.types import Scope, Send
 from ulid import ULID
 
 from lightning_lab.gateway.auth import Grant
@@ -29,6 +29,7 @@ from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Stream, 
 from lightning_lab.gateway.reply import ask, call_record, choice_of
 from lightning_lab.gateway.retries import Answered, digest
 from lightning_lab.gateway.sampling import decide
+from lightning_lab.gateway.serving import on_disconnect
 from lightning_lab.gateway.telling import telling_of
 from lightning_lab.policy.base import ContextOverflowError, PolicyError
 from lightning_lab.records import Call
@@ -46,7 +47,7 @@ class Asked:
     wire: Wire
     grant: Grant
     who: Identity
-    receive: Receive
+    scope: Scope
     send: Send
     arrived_at: float
 
@@ -61,10 +62,10 @@ class Exchange:
         self._capture = capture
         self._wire = wire = asked.wire
         self._who = asked.who
-        self._receive = asked.receive
+        self._scope = asked.scope
         self._arrived_at = asked.arrived_at
         self._memory = capture.memory(asked.grant)
-        self._gone = False
+        self._gone = asyncio.Event()
         self._heir = self._inherited = False
         """Whether this takes the place of another that was lost, and whether another takes the place of this."""
         self._abort_reason: Exception | None = None
@@ -72,7 +73,7 @@ class Exchange:
         patience = capture.patience
         self._delivery = Delivery(
             asked.send,
-            lambda: self._gone,
+            self._gone.is_set,
             error=wire.error,
             early_s=patience.early_s,
             beat_s=patience.beat_s,
@@ -81,7 +82,7 @@ class Exchange:
 
     async def run(self, raw: bytes) -> None:
         """Answer, or say why not. Raises nothing but cancellation."""
-        watcher = asyncio.create_task(self._watch())
+        watched = on_disconnect(self._scope, self._leave)
         try:
             await self._answer(raw)
         except ClientGoneError:
@@ -90,7 +91,7 @@ class Exchange:
             await self._fail(error)
         finally:
             self._delivery.abandon()
-            watcher.cancel()
+            watched()
 
     def abort(self, reason: Exception) -> None:
         """Stop holding or generating; a reply that is complete already is still delivered."""
@@ -102,7 +103,7 @@ class Exchange:
     @property
     def gone(self) -> bool:
         """Whether the client has disconnected."""
-        return self._gone
+        return self._gone.is_set()
 
     async def _answer(self, raw: bytes) -> None:
         request = self._read(raw)
@@ -296,13 +297,11 @@ class Exchange:
         finally:
             self._task = None
 
-    async def _watch(self) -> None:
-        """The body has been read, so the next message says that the client is gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._gone = True
+    def _leave(self) -> None:
+        """The client is gone."""
+        self._gone.set()
         for other in self._capture.same(self):
-            if other._arrived_at >= self._arrived_at and not (other._gone or other._heir or self._inherited):
+            if other._arrived_at >= self._arrived_at and not (other.gone or other._heir or self._inherited):
                 other._heir = self._inherited = True  # it was sent again before this was seen
         self.abort(ClientGoneError("The client disconnected before the reply was complete."))
 

@@ -19,7 +19,7 @@ from lightning_lab.gateway.auth import Access, Grants, served_hosts
 from lightning_lab.gateway.capture import CallStore, Capture, Patience
 from lightning_lab.gateway.errors import Fault, GatewayError
 from lightning_lab.gateway.serving import server_config
-from lightning_lab.gateway.switching import short_turns
+from lightning_lab.gateway.sharing import good_neighbour
 from lightning_lab.gateway.tamper import Watch
 from lightning_lab.policy.base import Policy, has_engine
 from lightning_lab.records import PauseMode, Sampling
@@ -193,7 +193,7 @@ class Gateway(Pausable):
         try:
             config = server_config(self._app)
             self._server = _Server(config, lambda: ready.set_result(None))
-            with listener, short_turns(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            with listener, good_neighbour(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
                 self._loop = runner.get_loop()
                 runner.run(self._server.serve(sockets=[listener]))
         except BaseException as error:

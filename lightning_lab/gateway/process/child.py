@@ -30,8 +30,6 @@ from lightning_lab.store.transaction import Put
 
 _ORPHAN_CHECK_S = 2.0
 _THREADS = 8
-_COLLECT = (10_000, 20, 20)
-"""Hardly anything here is in a cycle: a collection every few calls is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +84,6 @@ class Process:
         self._policy.start()
         self._gateway = Gateway(self._policy, self._store, **setup.options)
         gc.freeze()  # what was imported stays: no collection needs to look at it
-        gc.set_threshold(*_COLLECT)
 
     def _tell(self, events: Sequence[Event]) -> None:
         self.channel.tell("events", list(events))

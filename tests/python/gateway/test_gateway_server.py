@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import json
 import socket
 import sys
@@ -18,7 +19,7 @@ import pytest
 from gateway_lab import HASTY, Lab, Say, ScriptedPolicy, chat_body, echo
 
 from lightning_lab.gateway import Gateway, GatewayError, PauseCancelledError
-from lightning_lab.gateway.switching import TURN_S
+from lightning_lab.gateway.sharing import COLLECT_AFTER, TURN_S
 from lightning_lab.store import Store
 
 
@@ -274,11 +275,12 @@ async def test_a_crowd_meets_pauses_and_nobody_generates_inside_one(make_lab):
     await lab.until(lambda: all(call.delivered for call in lab.calls()))
 
 
-def test_threads_take_short_turns_while_a_gateway_runs(make_lab: Callable[..., Lab]) -> None:
-    before = sys.getswitchinterval()
+def test_threads_take_short_turns_and_collections_are_rare_while_a_gateway_runs(make_lab: Callable[..., Lab]) -> None:
+    before = sys.getswitchinterval(), gc.get_threshold()
+    inside = pytest.approx(min(before[0], TURN_S)), (max(before[1][0], COLLECT_AFTER), *before[1][1:])
     first, second = make_lab(), make_lab()
-    assert sys.getswitchinterval() == pytest.approx(min(before, TURN_S))
+    assert (sys.getswitchinterval(), gc.get_threshold()) == inside
     first.gateway.close()
-    assert sys.getswitchinterval() == pytest.approx(min(before, TURN_S))
+    assert (sys.getswitchinterval(), gc.get_threshold()) == inside
     second.gateway.close()
-    assert sys.getswitchinterval() == pytest.approx(before)
+    assert (sys.getswitchinterval(), gc.get_threshold()) == (pytest.approx(before[0]), before[1])
