@@ -99,18 +99,19 @@ class Ticket:
 
     async def __aenter__(self) -> Ticket:
         await self._admission._enter(self)
-        self._stay = await asyncio.timeout(None).__aenter__()
+        if self.interruptible:
+            self._stay = await asyncio.timeout(None).__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         stay, self._stay = self._stay, None
-        assert stay is not None
         try:
-            await stay.__aexit__(kind, error, trace)
+            if stay is not None:
+                await stay.__aexit__(kind, error, trace)
         except TimeoutError:
-            if not stay.expired():
+            if stay is None or not stay.expired():
                 raise
             return True
         finally:

@@ -169,7 +169,7 @@ class Exchange:
         try:
             delivered = await self._delivery.finish(lambda: self._body(head, stream, answered.choices))
         finally:
-            answered.lost = not delivered
+            answered.settle(lost=not delivered)
         if delivered:
             for call_id in answered.call_ids:
                 self._capture.store.mark_delivered(call_id)

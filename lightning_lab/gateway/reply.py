@@ -54,8 +54,7 @@ def call_record(
 ) -> Call:
     """The record of one call. Without a choice it is a call that failed: what was sampled is kept, undelivered."""
     request = head.request
-    said = draft.reply.message if draft.reply is not None else Message(role="assistant")
-    reply = choice.message if choice else said
+    reply = choice.message if choice else _said(draft)
     return Call(
         id=draft.id,
         rollout_id=grant.rollout_id,
@@ -88,6 +87,11 @@ def call_record(
         error=error,
         request_extra={**request.extra, **_left_out(draft)},
     )
+
+
+def _said(draft: Draft) -> Message:
+    """What is known of a reply that was not parsed."""
+    return draft.reply.message if draft.reply is not None else Message(role="assistant")
 
 
 def _left_out(draft: Draft) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -32,6 +32,11 @@ class Answered:
     lost: bool = False
     """The client went away before the last byte."""
 
+    def settle(self, *, lost: bool) -> None:
+        """Its writing has ended; the request's memory is given back."""
+        self.lost = lost
+        self.head.request = _FORGOTTEN
+
 
 def digest(protocol: str, body: Mapping[str, Any]) -> int:
     """Equal for equal requests, however they want to be answered. Python's hash is keyed and 64 bits wide."""
@@ -48,7 +53,7 @@ class Retries:
 
     def answered(self, request: int, head: Head, choices: Sequence[Choice], call_ids: Sequence[str]) -> Answered:
         """The request has its answer; what becomes of it is told by `Answered.lost`."""
-        answer = Answered(replace(head, request=_FORGOTTEN), choices, call_ids)
+        answer = Answered(head, choices, call_ids)
         self._answered[request] = answer
         self._answered.move_to_end(request)
         if len(self._answered) > _MOST:

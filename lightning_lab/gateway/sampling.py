@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lightning_lab.gateway.protocols.wire import Request
 from lightning_lab.records import Sampling
 
@@ -16,8 +14,10 @@ def decide(run: Sampling, request: Request, *, room: int | None, ordinal: int) -
     that still fit into the context; None where that is not known). Stop texts of both are kept.
     """
     limits = [limit for limit in (run.max_tokens, request.max_tokens, room) if limit is not None]
-    return replace(
-        run,
+    return Sampling(
+        temperature=run.temperature,
+        top_p=run.top_p,
+        top_k=run.top_k,
         max_tokens=min(limits, default=None),
         stop=tuple(dict.fromkeys((*run.stop, *request.stop))),
         seed=None if run.seed is None else (run.seed + ordinal) % 2**31,

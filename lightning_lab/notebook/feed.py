@@ -162,6 +162,8 @@ class RunFeed:
 
     def _shown(self, rollout: Rollout) -> Rollout:
         prompt = self._redaction.text(rollout.task.prompt[:_READ])  # before a row cuts a secret in two
+        if prompt == rollout.task.prompt:
+            return rollout
         return replace(rollout, task=replace(rollout.task, prompt=prompt))
 
 

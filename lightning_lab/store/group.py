@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from lightning_lab.records import Event
@@ -27,6 +29,7 @@ _COLUMNS = {
     "call_totals": ("rollout_id", "calls", "prompt_tokens", "sampled_tokens"),
     "events": ("seq", "at", "kind", "run_id", "subject", "data"),
 }
+_CALL_VALUES = itemgetter(*_COLUMNS["calls"][1:])
 _ON_CONFLICT = {
     "call_totals": " ON CONFLICT (rollout_id) DO UPDATE SET calls = calls + excluded.calls,"
     " prompt_tokens = prompt_tokens + excluded.prompt_tokens, sampled_tokens = sampled_tokens + excluded.sampled_tokens"
@@ -86,7 +89,7 @@ class Group:
         """A call without its ``n``, and its prompt, sampled ids, log-probs and versions; returns that ``n``."""
         n = self.numbers.call
         self.numbers.call += 1
-        self._rows["calls"].append((n, *(row[name] for name in _COLUMNS["calls"][1:])))
+        self._rows["calls"].append((n, *_CALL_VALUES(row)))
         self._rows["call_tokens"].append((n, *tokens))
         totals = self._totals[row["rollout_id"]]
         for at, by in enumerate((1, row["prompt_tokens"], row["sampled_tokens"])):
@@ -120,7 +123,7 @@ class Group:
     def _insert(self, table: str, rows: list[Sequence[Any]]) -> None:
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
-            values = [value for row in some for value in row]
+            values = list(chain.from_iterable(some))
             try:
                 self._connection.execute(_insert_statement(table, len(some)), values)
             except sqlite3.IntegrityError as error:  # alone in its statement, when a record is tried alone

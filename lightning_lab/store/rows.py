@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ _CALL_BODY = (
     *("request_id", "protocol", "model", "finish_reason", "arrived_at", "held_s", "started_at", "finished_at"),
     *("minted_ids", "kept_replies", "left_replies", "thread", "parent_id", "kind", "error"),
 )
+_CALL_VALUES = attrgetter(*_CALL_BODY)
 _ROLLOUT_TEXTS = ("verdict", "output", "error", "stdout", "stderr")
 
 
@@ -154,7 +156,7 @@ def token_blobs(call: Call) -> tuple[bytes, bytes]:
 
 
 def call_body(call: Call) -> str:
-    return enc.dump_json({name: getattr(call, name) for name in _CALL_BODY})
+    return enc.dump_json(dict(zip(_CALL_BODY, _CALL_VALUES(call), strict=True)))
 
 
 def call_record(call: RebuiltCall, contents: Mapping[int, Any]) -> Call:

@@ -85,9 +85,9 @@ def stops(body: JsonObject, key: str = "stop") -> tuple[str, ...]:
 def asked(body: JsonObject, fields: Mapping[str, type]) -> dict[str, Any]:
     """The sampling fields that the request names, as sent; each is checked against ``fields``."""
     found: dict[str, Any] = {}
-    for key, kind in fields.items():
-        value = body.get(key)
-        if value is None:
+    for key, value in body.items():
+        kind = fields.get(key)
+        if kind is None or value is None:
             continue
         if kind is float and not _is_number(value):
             raise _wrong(key, "a number", value)

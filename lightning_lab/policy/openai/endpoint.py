@@ -150,7 +150,9 @@ class Endpoint:
 
     def _suited(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The body as this endpoint takes it, as far as that is known."""
-        suited = {name: value for name, value in body.items() if name not in self._refused}
+        suited = dict(body)
+        for name in self._refused & suited.keys():
+            del suited[name]
         if "max_tokens" in suited:
             suited[self._limit_name] = suited.pop("max_tokens")
         return suited

@@ -29,13 +29,12 @@ class ToldTokens:
         self.shifted: int | None = None
         """Where log-probs stopped to belong to ids for sure."""
         self._ids: list[Ids] = []
-        self._logprobs: list[Floats] = []
-        self._texts: list[str] = []
-        self._named = False
         self._new_ids: list[int | None] = []
-        self._new: list[Token] = []
-        self._count = 0
-        """Of log-probs."""
+        self._logprobs: list[Floats] = []
+        self._tokens: list[Token] = []
+        self._settled = 0
+        """Tokens whose log-probs are in an array."""
+        self._named = False
 
     def add(self, ids: list[int | None], tokens: list[Token] | None) -> None:
         """What one event told."""
@@ -44,11 +43,10 @@ class ToldTokens:
         else:
             self._named = True
         if len(tokens) != len(ids) and self.shifted is None:
-            self.shifted = self._count
-        self._count += len(tokens)
+            self.shifted = len(self._tokens)
         self._new_ids += ids
-        self._new += tokens
-        if len(self._new) >= _AT_ONCE or len(self._new_ids) >= _AT_ONCE:
+        self._tokens += tokens
+        if len(self._new_ids) >= _AT_ONCE or len(self._tokens) - self._settled >= _AT_ONCE:
             self._settle()
 
     @property
@@ -66,14 +64,12 @@ class ToldTokens:
     @property
     def texts(self) -> list[str]:
         """One for every log-prob; empty where none was told."""
-        self._settle()
-        return self._texts if self._named else []
+        return [one.token or "" for one in self._tokens] if self._named else []
 
     def _settle(self) -> None:
         ids, self._new_ids = self._new_ids, []
-        tokens, self._new = self._new, []
+        tokens, self._settled = self._tokens[self._settled :], len(self._tokens)
         if tokens:
-            self._texts += [one.token or "" for one in tokens]
             self._logprobs.append(_numbers([one.logprob for one in tokens]))
         if ids:
             self._ids.append(id_array(ids))
