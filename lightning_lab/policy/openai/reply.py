@@ -15,7 +15,7 @@ import numpy as np
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.openai.endpoint import Endpoint
-from lightning_lab.policy.openai.events import Choice, Event, prompt_ids_of, sampled_ids_of, text_of, tokens_of
+from lightning_lab.policy.openai.events import Choice, Event, prompt_ids_of, text_of, tokens_of
 from lightning_lab.policy.openai.faults import error_words, fault
 from lightning_lab.policy.openai.told import ToldTokens
 from lightning_lab.records import Floats, Ids, Message
@@ -175,7 +175,7 @@ class EndpointReply:
         call["arguments"] += function.get("arguments") or ""
 
     def _count(self, choice: Choice, said: bool) -> None:
-        tokens, ids = tokens_of(choice.logprobs), sampled_ids_of(choice.token_ids)
+        tokens, ids = tokens_of(choice.logprobs), choice.token_ids or []
         self._untold = self._untold or (said and not ids)
         if ids or tokens is not None:
             self._told.add(ids, tokens)

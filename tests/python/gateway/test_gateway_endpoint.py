@@ -189,6 +189,14 @@ async def test_null_logprobs_mask_their_own_tokens(front, upstream):
     assert await masks(front) == (2, {"no_logprob": 3}, ["logprobs"])
 
 
+@pytest.mark.parametrize("odd", [[], "none", {"content": [{"logprob": "-1"}]}, {"content": "none"}])
+async def test_logprobs_of_odd_types_are_as_good_as_none(front, upstream, odd):
+    middle = chunk("b", [11], finish="stop")
+    middle["choices"][0]["logprobs"] = odd
+    upstream.say(events(opening([1]), chunk("a", [10], [-1.0]), middle, usage(1, 2)))
+    assert await masks(front) == (1, {"no_logprob": 1}, ["logprobs"])
+
+
 async def test_fewer_logprobs_than_ids_mask_the_call(front, upstream):
     upstream.say(events(opening([1]), chunk("a", [10, 11, 12], [-1.0, -1.0], finish="stop"), usage(1, 3)))
     assert await masks(front) == (0, {"unaligned": 3}, ["logprobs"])

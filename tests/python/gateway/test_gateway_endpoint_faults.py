@@ -117,7 +117,7 @@ async def test_what_may_pass_is_tried_again_before_the_first_byte(front, upstrea
         (events("{not json"), 1, "JSON"),
         (events("[1]"), 1, "array"),
         (events({"choices": [7]}), 1, "no model's reply"),
-        (events(chunk("x", ["a"], None)), 1, "token ids"),  # type: ignore[list-item]
+        (events(chunk("x", ["a"], None)), 1, "token_ids"),  # type: ignore[list-item]
         (events(chunk(7, [1], None)), 1, "int"),  # type: ignore[arg-type]
         (events({"error": {"message": "engine died", "code": 500}}), 1, "engine died"),
         (events({"error": "engine died"}), 1, "engine died"),
