@@ -93,7 +93,9 @@ class RunFileHandler(APIHandler):
         try:
             body = await asyncio.to_thread(work)
         except (StoreError, OSError) as error:
-            raise web.HTTPError(422, f"{path.name} cannot be read: {error}") from None
+            # Where the server keeps its files is nobody's business in the browser.
+            said = str(error).replace(str(path), path.name)
+            raise web.HTTPError(422, said if path.name in said else f"{path.name} cannot be read: {said}") from None
         self.set_header("Content-Type", "application/octet-stream")
         self.finish(body)
 

@@ -1,25 +1,38 @@
-"""The panel's pages at three widths, light and dark, into docs/images: a stored run, opened without a kernel."""
+"""The panel's pages at three widths, light and dark, into docs/images: two recorded runs, opened without a kernel.
+
+`tests/data/agents.llab`, of released agents, shows what a rollout is; `notebooks/recorded_quickstart.llab`, which was
+trained, shows what a run is.
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+import nbformat
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
+
+from lightning_lab.notebook import load
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path += [str(ROOT / "tests" / "browser"), str(ROOT / "tests" / "data")]
-from panel_run import make_run  # noqa: E402
+expect.set_options(timeout=60_000)
+sys.path.append(str(ROOT / "tests" / "browser"))
 from real_lab import CHROMIUM, CHROMIUM_FLAGS, JupyterLab, running  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
+AGENTS = ROOT / "tests" / "data" / "agents.llab"
+TRAINED = ROOT / "notebooks" / "recorded_quickstart.llab"
 WIDTHS = {600: 1000, 1280: 900, 1920: 1080}
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-ROLLOUT = "r-opencode-0"
 MARGIN = 80
 """What JupyterLab itself takes of the width, with its side bar closed."""
+EXPOSED = ("--LabApp.expose_app_in_browser=True",)
+COLOURS = 256
+"""Of a picture: as many as one sees, in a third of the bytes."""
 
 
 def main() -> None:
@@ -29,59 +42,136 @@ def main() -> None:
         for theme, name in THEMES.items():
             with tempfile.TemporaryDirectory() as folder:
                 settings = {"@jupyterlab/apputils-extension:themes": {"theme": name}}
-                with running(Path(folder), Path(folder) / "server.log", settings) as lab:
-                    make_run(lab.root / "coder.llab")
-                    shutil.copy(ROOT / "tests" / "data" / "agents.llab", lab.root)
-                    make_run(lab.root / "earlier.llab", steps=6, n=8, seed=3)
+                with running(Path(folder), Path(folder) / "server.log", settings, EXPOSED) as lab:
+                    write_files(lab.root)
                     for width, height in WIDTHS.items():
                         shoot(browser, lab, theme, width, height)
+                    lab.end_kernels()
         browser.close()
+
+
+def write_files(folder: Path) -> None:
+    shutil.copy(AGENTS, folder)
+    shutil.copy(TRAINED, folder)
+    (folder / "cut_off.llab").write_bytes(TRAINED.read_bytes()[:5_000])
+    run = load(AGENTS)
+    cells = [nbformat.v4.new_code_cell(source) for source in ("run", 'run.rollout("r-opencode-0")')]
+    for cell, bundle in zip(cells, (load(TRAINED).bundle(), run.rollout("r-opencode-0").bundle()), strict=True):
+        cell.outputs = [nbformat.v4.new_output("display_data", data=bundle)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "saved.ipynb")
+    empty = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import lightning_lab as ll")])
+    empty.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(empty, folder / "empty.ipynb")
 
 
 def shoot(browser: Browser, lab: JupyterLab, theme: str, width: int, height: int) -> None:
     context = browser.new_context(viewport={"width": width + MARGIN, "height": height})
     page = context.new_page()
-    page.goto(f"{lab.page_url('coder.llab')}&reset")
-    panel = page.get_by_test_id("ll-panel")
-    expect(panel).to_have_attribute("data-status", "file", timeout=60_000)
-    page.keyboard.press("Control+b")
-    page.wait_for_timeout(1_000)  # the layout's own animation
-    picture(page, "run", theme, width)
-    panel.get_by_role("button", name="Timeline").click()
-    page.wait_for_timeout(1_500)  # its calls are fetched
-    picture(page, "timeline", theme, width)
-    panel.get_by_role("button", name="Compare").click()
-    panel.get_by_label("Run of B").select_option(label="earlier.llab")
-    expect(panel.get_by_test_id("ll-compare-settings")).to_be_visible()
-    page.wait_for_timeout(500)
-    picture(page, "compare", theme, width)
-    shoot_rollout(page, lab, theme, width)
+    page.set_default_timeout(60_000)
+
+    def picture(name: str, of: Locator) -> None:
+        path = IMAGES / f"{name}-{theme}-{width}.png"
+        of.screenshot(path=path)
+        with Image.open(path) as taken:
+            taken.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                path, optimize=True
+            )
+        print(path.relative_to(ROOT), path.stat().st_size // 1000, "KB", flush=True)
+
+    shoot_run(page, lab, picture)
+    shoot_rollout(page, lab, width, picture)
+    shoot_states(page, lab, picture)
+    shoot_saved(page, lab, picture)
     context.close()
 
 
-def shoot_rollout(page: Page, lab: JupyterLab, theme: str, width: int) -> None:
-    """A recorded rollout of a released agent that sends a helper and writes tool arguments anew."""
-    page.goto(f"{lab.page_url('agents.llab')}&reset")
+Picture = Callable[[str, Locator], None]
+
+
+def open_file(page: Page, lab: JupyterLab, name: str) -> Locator:
+    page.goto(f"{lab.page_url(name)}&reset")
     panel = page.get_by_test_id("ll-panel")
-    expect(panel).to_have_attribute("data-status", "file", timeout=60_000)
+    panel.wait_for()
     page.keyboard.press("Control+b")
-    page.wait_for_timeout(1_000)
-    panel.get_by_role("searchbox", name="Filter rollouts by text").fill(ROLLOUT)
-    panel.locator(f"[data-testid=ll-grid-row]:not([hidden])[data-rollout-id='{ROLLOUT}']").click()
-    expect(panel.get_by_test_id("ll-transcript")).to_be_visible()
+    page.wait_for_timeout(1_000)  # the layout's own animation
+    return panel
+
+
+def shoot_run(page: Page, lab: JupyterLab, picture: Picture) -> None:
+    panel = open_file(page, lab, TRAINED.name)
+    expect(panel).to_have_attribute("data-status", "file")
+    search_box(panel).fill("train")
+    panel.get_by_label("Group by").select_option("step")
+    page.wait_for_timeout(500)
+    picture("run", panel)
+    search_box(panel).fill("")
+    panel.get_by_role("button", name="Timeline").click()
+    page.wait_for_timeout(1_500)  # its calls are fetched
+    picture("timeline", panel)
+    panel.get_by_role("button", name="Compare").click()
+    expect(panel.get_by_test_id("ll-compare-tasks")).to_be_visible()
+    page.wait_for_timeout(500)
+    picture("compare", panel)
+
+
+def shoot_rollout(page: Page, lab: JupyterLab, width: int, picture: Picture) -> None:
+    """Recorded rollouts of released agents: one writes tool arguments anew, the other sends a helper."""
+    panel = open_file(page, lab, AGENTS.name)
+    search(panel, "r-opencode-0")
     page.wait_for_timeout(1_500)
     if width > 900:
         panel.get_by_test_id("ll-pin").last.click()
         expect(panel.get_by_test_id("ll-sides")).to_contain_text("In the next prompt")
     panel.locator(".ll-rollout-page").evaluate("page => page.scrollTo(0, 0)")
     page.wait_for_timeout(500)
-    picture(page, "rollout", theme, width)
+    picture("rollout", panel)
+    panel.get_by_test_id("ll-back").click()
+    search(panel, "r-claude-code-0")
+    page.wait_for_timeout(1_000)
+    tree = panel.locator(".ll-tree")
+    tree.scroll_into_view_if_needed()
+    picture("tree", tree)
 
 
-def picture(page: Page, name: str, theme: str, width: int) -> None:
-    path = IMAGES / f"{name}-{theme}-{width}.png"
-    page.get_by_test_id("ll-panel").screenshot(path=path)
-    print(path.relative_to(ROOT))
+def search_box(panel: Locator) -> Locator:
+    return panel.get_by_role("searchbox", name="Filter rollouts by text")
+
+
+def search(panel: Locator, rollout: str) -> None:
+    search_box(panel).fill(rollout)
+    panel.locator(f"[data-testid=ll-grid-row]:not([hidden])[data-rollout-id='{rollout}']").click()
+    expect(panel.get_by_test_id("ll-transcript")).to_be_visible()
+
+
+def shoot_states(page: Page, lab: JupyterLab, picture: Picture) -> None:
+    """Nothing yet, not yet, and never."""
+    asked: list[Route] = []
+    page.route("**/lightning-lab/run?*", asked.append)  # not answered
+    picture("loading", open_file(page, lab, TRAINED.name))
+    for route in asked:
+        route.abort()
+    page.unroute("**/lightning-lab/run?*")
+    panel = open_file(page, lab, "cut_off.llab")
+    panel.get_by_role("alert").wait_for()
+    picture("error", panel)
+    page.goto(f"{lab.page_url('empty.ipynb')}&reset")
+    expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
+    page.keyboard.press("Control+b")
+    size = page.viewport_size or {"width": 0, "height": 0}
+    page.set_viewport_size({"width": 2 * size["width"] - MARGIN, "height": size["height"]})  # it opens beside
+    page.evaluate("path => void window.jupyterapp.commands.execute('lightning-lab:open-panel', {path})", "empty.ipynb")
+    panel.get_by_text("Connected.").wait_for()
+    picture("empty", panel)
+    page.set_viewport_size(size)
+
+
+def shoot_saved(page: Page, lab: JupyterLab, picture: Picture) -> None:
+    page.goto(f"{lab.page_url('saved.ipynb')}&reset")
+    page.get_by_role("button", name="No Kernel").last.click()
+    expect(page.get_by_test_id("ll-output-rollout")).to_have_attribute("data-status", "saved")
+    page.keyboard.press("Control+b")
+    page.wait_for_timeout(1_500)
+    picture("saved", page.locator(".jp-NotebookPanel"))
 
 
 if __name__ == "__main__":

@@ -43,8 +43,12 @@ export function fixed(value: number | null | undefined, digits = 3): string {
   return value < 0 && Number(shown) !== 0 ? MINUS + shown : shown;
 }
 
-/** A reading of a chart: `1,184`, `0.462`, `6.4e−14`; never a zero that is none. */
-export function reading(value: number | null | undefined): string {
+/**
+ * A reading of a chart: `1,184`, `0.462`, `6.4e−14`; never a zero that is none.
+ *
+ * @param counts - whether it counts things: one of them is `1`, where a share of one is `1.000`.
+ */
+export function reading(value: number | null | undefined, counts = false): string {
   if (!isNumber(value) || value === 0) {
     return isNumber(value) ? '0' : DASH;
   }
@@ -52,7 +56,9 @@ export function reading(value: number | null | undefined): string {
   if (size < 0.0005) {
     return value.toExponential(1).replace(/-/g, MINUS);
   }
-  return size >= 100 || (size >= 2 && Number.isInteger(value)) ? integer(value).replace('-', MINUS) : fixed(value);
+  return size >= 100 || (size >= (counts ? 1 : 2) && Number.isInteger(value))
+    ? integer(value).replace('-', MINUS)
+    : fixed(value);
 }
 
 /** Labels of an axis, as short as they can be without becoming equal. */

@@ -64,14 +64,14 @@ const MIN_PREFIX = 24;
  *
  * @param sampled - how many of the given places to look at, spread evenly.
  */
-export function sharedPrefix(rows: RowTable, places: Uint32Array, sampled = 64): string {
-  if (places.length < 2) {
+export function sharedPrefix(count: number, taskAt: (place: number) => string, sampled = 64): string {
+  if (count < 2) {
     return '';
   }
-  const stride = Math.max(1, Math.floor(places.length / sampled));
-  let prefix = rows.text('task', places[0]);
-  for (let i = stride; i < places.length && prefix; i += stride) {
-    const task = rows.text('task', places[i]);
+  const stride = Math.max(1, Math.floor(count / sampled));
+  let prefix = taskAt(0);
+  for (let i = stride; i < count && prefix; i += stride) {
+    const task = taskAt(i);
     let end = 0;
     while (end < prefix.length && prefix[end] === task[end]) {
       end += 1;

@@ -83,6 +83,18 @@ export const STEP_NUMBERS = [
 ] as const;
 export type StepNumber = (typeof STEP_NUMBERS)[number];
 
+/** Those that count something. */
+export const STEP_COUNTS: ReadonlySet<string> = new Set<StepNumber>([
+  'version',
+  'rollouts',
+  'no_signal',
+  'infrastructure',
+  'breaks',
+  'tokens',
+  'length_max',
+  'staleness_max'
+]);
+
 /** The rollout that has run longest. */
 export interface IOldest {
   readonly rollout: string;

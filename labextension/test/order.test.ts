@@ -63,7 +63,8 @@ describe('sharedPrefix', () => {
   const ASK = 'State the final answer to the following problem: ';
   const prefix = (...tasks: string[]): string => {
     const rows = table(tasks.map((task, row) => ({ row, task })));
-    return sharedPrefix(rows, orderRows(rows, NO_FILTER, NEWEST_FIRST, 0));
+    const places = orderRows(rows, NO_FILTER, NEWEST_FIRST, 0);
+    return sharedPrefix(places.length, place => rows.text('task', places[place]));
   };
 
   it('finds what all tasks begin with, up to a word boundary', () => {

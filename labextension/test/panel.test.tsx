@@ -36,6 +36,19 @@ describe('the panel before there is a lab', () => {
     expect(view.text('ll-listening')).toMatch(/kernel has ended/);
   });
 
+  it('names the file that is read, and says why it cannot be', async () => {
+    const source: TestSource & { path?: string } = new TestSource();
+    source.path = 'runs/old.llab';
+    source.status = 'connecting';
+    const view = await open(source);
+    expect(view.text('ll-empty')).toBe('old.llabReading the run…');
+    source.problem = 'This is no run: file is not a database.';
+    await view.after(() => source.changeStatus('disconnected'));
+    expect(view.node.querySelector('[role="alert"]')?.textContent).toBe(source.problem);
+    await view.after(() => view.button('Read it again').click());
+    expect(source.reconnects).toBe(1);
+  });
+
   it('fills when the first frame arrives', async () => {
     const source = new TestSource();
     const view = await open(source);

@@ -6,12 +6,14 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import nbformat
 import pytest
 from conftest import ARTIFACTS
 from playwright.sync_api import Locator, Page, expect
 from real_lab import JupyterLab
 from test_run_file import open_rollout, serious
 
+from lightning_lab.notebook import load
 from lightning_lab.records import BreakCause, Call
 from lightning_lab.samples import explain
 from lightning_lab.store import Store, open_run
@@ -115,6 +117,24 @@ def check_tree(page: Page, panel: Locator, store: Store, rollout_id: str) -> Non
 
 
 @pytest.mark.timeout(300)
+def test_no_saved_view_has_a_serious_barrier_in_either_theme(jupyterlab: JupyterLab, page: Page) -> None:
+    """Outputs of a notebook that nobody runs, and whose kernel never knew the run."""
+    run = load(RUN)
+    bundles = [run.bundle(), run.rollout("r-opencode-0").bundle(), run.rollout("r-openai-agents-2").bundle()]
+    cell = nbformat.v4.new_code_cell("run")
+    cell.outputs = [nbformat.v4.new_output("display_data", data=bundle) for bundle in bundles]
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), jupyterlab.root / "saved.ipynb")
+    page.goto(jupyterlab.page_url("saved.ipynb"))
+    for name in ("ll-output-run", "ll-output-rollout"):
+        expect(page.get_by_test_id(name).first).to_have_attribute("data-status", "saved")
+    for theme in THEMES:
+        page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
+        expect(page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
+        page.wait_for_timeout(500)
+        assert serious(page) == [], theme
+
+
+@pytest.mark.timeout(300)
 def test_no_page_has_a_serious_barrier_in_either_theme(jupyterlab: JupyterLab, page: Page) -> None:
     store = open_run(RUN)
     panel = open_run_file(jupyterlab, page)
@@ -128,6 +148,9 @@ def test_no_page_has_a_serious_barrier_in_either_theme(jupyterlab: JupyterLab, p
             panel.get_by_role("button", name=view, exact=True).click()
             page.wait_for_timeout(500)
             assert serious(page) == [], (theme, view)
+        panel.get_by_role("button", name="All charts").click()
+        assert serious(page) == [], (theme, "all charts")
+        panel.get_by_role("button", name="Fewer charts").click()
         for name in ("opencode", "codex", "openai-agents"):
             open_rollout(panel, store.rollout(f"r-{name}-{2 if name == 'openai-agents' else 0}"))
             for pin in panel.get_by_test_id("ll-pin").all()[:1]:

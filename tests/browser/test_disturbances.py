@@ -110,7 +110,9 @@ def test_two_notebooks_have_two_labs(jupyterlab: JupyterLab, page: Page) -> None
     run_cell(page, 1)
     goes_on(page, "the first lab's rollouts")
     first = panel.get_attribute("data-lab")
-    write_notebook(jupyterlab, START, SHORT, JOIN, name="other.ipynb")
+    # Stuck on what? Said without a click.
+    expect(panel.get_by_test_id("ll-oldest")).to_contain_text("oldest")
+    write_notebook(jupyterlab, START, SHORT, JOIN, SHORT, name="other.ipynb")
     other = page.context.new_page()
     other.set_default_timeout(60_000)
     other.goto(replace(jupyterlab, folder="").page_url(f"{jupyterlab.folder}/other.ipynb"))
@@ -126,6 +128,21 @@ def test_two_notebooks_have_two_labs(jupyterlab: JupyterLab, page: Page) -> None
     equals_the_store(other, truth)
     goes_on(page, "the first lab to go on by itself")
     assert number(page, "total") > 16
+    run_cell(other, 3)
+    compare_with_the_earlier_run(other, truth["total"])
+
+
+def compare_with_the_earlier_run(page: Page, rollouts: int) -> None:
+    """A lab's earlier run beside the one on show, read from the live kernel; its rollouts open."""
+    panel = page.get_by_test_id("ll-panel")
+    wait_for(lambda: number(page, "total") == number(page, "succeeded") == rollouts, "the second run to end")
+    panel.get_by_role("button", name="Compare").click()
+    earlier = panel.get_by_label("Run of B").locator("option", has_text=f"{rollouts} rollouts")
+    expect(earlier).to_have_count(1)
+    panel.get_by_label("Run of B").select_option(label=earlier.inner_text())
+    expect(panel.get_by_test_id("ll-compare-settings")).to_be_visible()
+    panel.get_by_test_id("ll-compare-tasks").get_by_role("button").last.click()
+    expect(panel.get_by_test_id("ll-transcript").locator("[data-call-id]")).not_to_have_count(0)
 
 
 @pytest.mark.timeout(300)

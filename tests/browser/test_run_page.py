@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 from real_lab import JupyterLab
 from test_run_file import open_file, serious
 
-from lightning_lab.store import open_run
+from lightning_lab.store import Store, open_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from panel_run import RUN_ID, make_run
+
+COUNT_CLICKS = (
+    "() => { window.clicks = 0; addEventListener('click', event => { window.clicks += event.isTrusted; }, true); }"
+)
+
+
+@contextmanager
+def clicks(page: Page, most: int) -> Iterator[None]:
+    """What is asserted within is reached with so few clicks, counted by the page itself."""
+    before = page.evaluate("window.clicks")
+    yield
+    assert page.evaluate("window.clicks") - before <= most
+
+
+class Worst(NamedTuple):
+    token: int
+    id: int
+    ratio: float
+
+
+def largest_part(store: Store, rollout_id: str) -> Worst:
+    """The token with the largest r − 1 − ln r."""
+    parts = []
+    for sample, stats in zip(store.samples(rollout_id), store.token_stats(rollout_id), strict=True):
+        ratio = stats["ratio"].astype(np.float64)
+        token = int(np.nanargmax(ratio - 1 - np.log(ratio)))
+        parts.append((float((ratio - 1 - np.log(ratio))[token]), Worst(token, sample.ids[token], ratio[token])))
+    return max(parts)[1]
 
 
 @pytest.mark.timeout(240)
@@ -24,25 +56,34 @@ def test_every_question_is_answered_within_two_clicks(jupyterlab: JupyterLab, pa
     panel = open_file(jupyterlab, page)
     grid, rows = panel.get_by_test_id("ll-grid"), panel.locator("[data-testid=ll-grid-row]:not([hidden])")
 
+    page.evaluate(COUNT_CLICKS)
+
     # Reward flat: why? The finding lists the groups, and their rollouts say that they have equal rewards.
-    panel.get_by_role("button", name="Groups without signal").click()
-    expect(panel.get_by_test_id("ll-focus")).to_contain_text("Groups without signal")
-    shown = {rollouts[str(id)].group_id for id in rows.evaluate_all("rows => rows.map(row => row.dataset.rolloutId)")}
-    assert shown and all(
-        len({r.reward for r in rollouts.values() if r.group_id == group} - {None}) == 1 for group in shown
-    )
-    rows.first.click()
-    expect(panel.get_by_test_id("ll-sentence")).to_contain_text("equal")
+    with clicks(page, 2):
+        panel.get_by_role("button", name="Groups without signal").click()
+        expect(panel.get_by_test_id("ll-focus")).to_contain_text("Groups without signal")
+        ids = rows.evaluate_all("rows => rows.map(row => row.dataset.rolloutId)")
+        shown = {rollouts[str(id)].group_id for id in ids}
+        assert shown and all(
+            len({r.reward for r in rollouts.values() if r.group_id == group} - {None}) == 1 for group in shown
+        )
+        rows.first.click()
+        expect(panel.get_by_test_id("ll-sentence")).to_contain_text("equal")
     panel.get_by_test_id("ll-back").click()
     panel.get_by_test_id("ll-focus").click()
 
-    # What made the step spike? The finding names the rollouts that did; one click more and their tokens are there.
-    panel.get_by_role("button", name="Spike of the KL").click()
-    expect(grid).to_have_attribute("data-shown", "5")
-    spike = {rollouts[str(id)].step for id in rows.evaluate_all("rows => rows.map(row => row.dataset.rolloutId)")}
-    assert len(spike) == 1
-    rows.first.click()
-    expect(panel.locator(".ll-flow")).to_be_visible()
+    # What made the step spike? The finding names the rollouts that did. Which tokens drove it? One click more: they
+    # are coloured by their part of the KL, the largest is selected and in sight.
+    with clicks(page, 2):
+        panel.get_by_role("button", name="Spike of the KL").click()
+        expect(grid).to_have_attribute("data-shown", "5")
+        made_it = [rollouts[str(id)] for id in rows.evaluate_all("rows => rows.map(row => row.dataset.rolloutId)")]
+        assert len({rollout.step for rollout in made_it}) == 1
+        rows.first.click()
+        expect(panel.get_by_role("radio", name="KL")).to_be_checked()
+        worst = largest_part(store, made_it[0].id)
+        expect(panel.get_by_test_id("ll-token")).to_contain_text(f"token {worst.token} · id {worst.id}")
+        expect(panel.get_by_test_id("ll-token")).to_contain_text(f"ratio{worst.ratio:.4f}")
     panel.get_by_test_id("ll-back").click()
     panel.get_by_test_id("ll-focus").click()
 
@@ -68,11 +109,20 @@ def test_every_question_is_answered_within_two_clicks(jupyterlab: JupyterLab, pa
     page.keyboard.press("Enter")
     expect(panel.get_by_test_id("ll-transcript")).to_be_visible()
     panel.get_by_test_id("ll-back").click()
+    panel.get_by_role("button", name="Table").click()
+
+    # What did this rollout do, and why its reward? The last thing on its page is the grader's verdict.
+    with clicks(page, 2):
+        rows.nth(1).click()
+        told = rollouts[str(panel.get_by_test_id("ll-rollout-page").get_attribute("data-rollout-id"))]
+        expect(panel.get_by_test_id("ll-verdict")).to_contain_text(told.verdict)
+    panel.get_by_test_id("ll-back").click()
 
     # The same task, earlier and now: two steps of this run, then another run.
-    panel.get_by_role("button", name="Compare").click()
     tasks = panel.get_by_test_id("ll-compare-tasks")
-    expect(tasks.get_by_role("columnheader", name="A · step 0")).to_be_visible()
+    with clicks(page, 2):
+        panel.get_by_role("button", name="Compare").click()
+        expect(tasks.get_by_role("columnheader", name="A · step 0")).to_be_visible()
     panel.get_by_label("Run of B").select_option(label="earlier.llab")
     settings = panel.get_by_test_id("ll-compare-settings")
     expect(settings.get_by_role("row", name="steps 8 6")).to_be_visible()

@@ -16,6 +16,8 @@ export interface ISeries {
   readonly values: readonly (number | null)[];
   /** `line` joins points over gaps; `points` draws isolated marks; `faint` is a line that stands back, `edge` of a band. */
   readonly look: 'line' | 'points' | 'faint' | 'edge';
+  /** Whether its values count something. */
+  readonly counts?: boolean;
   /** The place of another series: what lies between is filled. */
   readonly fillTo?: number;
 }
@@ -230,7 +232,7 @@ export function Chart(props: IChartProps): JSX.Element {
           {series.filter(told).map(s => (
             <span key={s.label} className="ll-legend-item">
               <i className={`ll-swatch ll-mod-${s.look}`} style={{ color: s.color }} aria-hidden="true" />
-              {s.label} <b>{reading(at === null ? latest(s.values) : s.values[at])}</b>
+              {s.label} <b>{reading(at === null ? latest(s.values) : s.values[at], s.counts)}</b>
             </span>
           ))}
           <span className="ll-legend-step">{at === null ? '' : trans.__('step %1', x[at])}</span>

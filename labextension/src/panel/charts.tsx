@@ -4,7 +4,7 @@ import { useMemo, useState } from 'react';
 
 import { words } from '../format';
 import type { IStepFacts } from '../stepFacts';
-import type { IHeldOut, IStepRow, StepNumber } from '../wire';
+import { IHeldOut, IStepRow, STEP_COUNTS, StepNumber } from '../wire';
 import { Chart, ISeries } from './chart';
 import { useStepFacts } from './useStepFacts';
 import { useView } from './view';
@@ -147,7 +147,8 @@ export function MetricChart({ metric, height, ...brush }: IMetricChartProps & { 
       label: trans.__(label),
       color,
       look: 'line',
-      values: told.map(step => step[name])
+      values: told.map(step => step[name]),
+      counts: STEP_COUNTS.has(name)
     }));
     return { x: told.map(step => step.index), series: lines };
     // eslint-disable-next-line react-hooks/exhaustive-deps -- the model changes in place; the stamp tells when
@@ -215,7 +216,8 @@ function FailureChart({ facts, ...brush }: IMetricChartProps & { facts: IStepFac
         label: words(outcome),
         color: FAILURE_COLORS[i],
         look: 'line',
-        values: counts
+        values: counts,
+        counts: true
       }))
     };
   }, [facts]);

@@ -3,9 +3,10 @@
 import { compareMetrics, compareSettings, compareTasks, ISide, ITaskSide } from '../compare';
 import { decodeSettings } from '../decodeAnswers';
 import { fixed, reading, shortId, words } from '../format';
+import { sharedPrefix } from '../order';
 import { visibleLine } from '../text';
 import type { IRunSource } from '../tokens';
-import type { StepNumber } from '../wire';
+import { STEP_COUNTS, StepNumber } from '../wire';
 import { useAnswer } from './useAnswer';
 import { useView } from './view';
 
@@ -106,14 +107,17 @@ export function NumbersTable({ a, b, names }: ISidesProps): JSX.Element {
     <table data-testid="ll-compare-numbers">
       <Head first={trans.__('Number')} names={names} more={trans.__('difference')} />
       <tbody>
-        {compareMetrics(a, b).map(pair => (
-          <tr key={pair.name}>
-            <th scope="row">{trans.__(LABELS[pair.name] ?? words(pair.name))}</th>
-            <td className="ll-num">{reading(pair.a)}</td>
-            <td className="ll-num">{reading(pair.b)}</td>
-            <td className="ll-num">{pair.a === null || pair.b === null ? '' : reading(pair.b - pair.a)}</td>
-          </tr>
-        ))}
+        {compareMetrics(a, b).map(pair => {
+          const told = (value: number | null): string => reading(value, STEP_COUNTS.has(pair.name));
+          return (
+            <tr key={pair.name}>
+              <th scope="row">{trans.__(LABELS[pair.name] ?? words(pair.name))}</th>
+              <td className="ll-num">{told(pair.a)}</td>
+              <td className="ll-num">{told(pair.b)}</td>
+              <td className="ll-num">{pair.a === null || pair.b === null ? '' : told(pair.b - pair.a)}</td>
+            </tr>
+          );
+        })}
       </tbody>
     </table>
   );
@@ -162,13 +166,25 @@ export interface ITasksProps extends ISidesProps {
 export function TasksTable({ a, b, names, onOpen }: ITasksProps): JSX.Element {
   const { trans } = useView();
   const pairs = compareTasks(a, b);
+  const shared = sharedPrefix(pairs.length, place => pairs[place].task);
+  const apart = pairs.length > 0 && !pairs.some(pair => pair.a && pair.b);
   return (
     <table className="ll-compare-tasks" data-testid="ll-compare-tasks">
       <Head first={trans.__('Task')} names={names} />
       <tbody>
+        {apart && (
+          <tr>
+            <td colSpan={3} className="ll-dim">
+              {trans.__('No task is on both sides.')}
+            </td>
+          </tr>
+        )}
         {pairs.slice(0, LISTED).map(pair => (
           <tr key={pair.task}>
-            <th scope="row">{visibleLine(pair.task, 90)}</th>
+            <th scope="row" title={shared && visibleLine(pair.task, 400)}>
+              {shared && <span className="ll-dim">… </span>}
+              {visibleLine(pair.task.slice(shared.length), 90)}
+            </th>
             <Rollouts side={pair.a} onOpen={onOpen[0]} />
             <Rollouts side={pair.b} onOpen={onOpen[1]} />
           </tr>

@@ -1,13 +1,18 @@
-/** Before there is a lab: what this is, how to begin, and whether anyone is listening. */
+/** Before there is anything to show: what this is, how to begin, and whether anyone is listening. */
+
+import { PathExt } from '@jupyterlab/coreutils';
 
 import { labIcon } from '../icons';
+import { visibleLine } from '../text';
 import type { SourceStatus } from '../tokens';
 import { useView } from './view';
 
 const SNIPPET = `import lightning_lab as ll
 
 lab = ll.Lab(policy=ll.Policy.torch("quickstart"))
-run = ll.Trainer(lab, harness, tasks, grader, n=8, groups=4).fit(steps=100)`;
+run = ll.Trainer(
+    lab, harness, tasks, grader, n=8, groups=4
+).fit(steps=100)`;
 
 function Listening({ status }: { status: SourceStatus }): JSX.Element {
   const { source, trans } = useView();
@@ -30,8 +35,38 @@ function Listening({ status }: { status: SourceStatus }): JSX.Element {
   );
 }
 
+/** A file whose run is not there yet, or never will be. */
+function FileState({ path }: { path: string }): JSX.Element {
+  const { source, trans } = useView();
+  const failed = source.status === 'disconnected';
+  return (
+    <div className="ll-empty" data-testid="ll-empty">
+      <labIcon.react tag="span" className="ll-empty-icon" width="40px" height="40px" />
+      <h1>{visibleLine(PathExt.basename(path), 80)}</h1>
+      {failed ? (
+        <>
+          <p className="ll-notice ll-mod-error" role="alert">
+            {visibleLine(source.problem, 400)}
+          </p>
+          <button type="button" className="ll-button" onClick={() => source.reconnect()}>
+            {trans.__('Read it again')}
+          </button>
+        </>
+      ) : (
+        <p className="ll-listening ll-status-connecting" role="status" data-testid="ll-listening">
+          <i className="ll-pulse" aria-hidden="true" />
+          {trans.__('Reading the run…')}
+        </p>
+      )}
+    </div>
+  );
+}
+
 export function EmptyState(): JSX.Element {
   const { source, trans } = useView();
+  if (source.path !== undefined) {
+    return <FileState path={source.path} />;
+  }
   return (
     <div className="ll-empty" data-testid="ll-empty">
       <labIcon.react tag="span" className="ll-empty-icon" width="40px" height="40px" />

@@ -163,12 +163,13 @@ export class RolloutGrid {
   private _sort(): void {
     clearTimeout(this._sortTimer);
     this._sortTimer = undefined;
-    if (!this._rows) {
+    const rows = this._rows;
+    if (!rows) {
       return;
     }
-    this._index = orderRows(this._rows, this._filter, this._order, this._now);
-    this._prefix = sharedPrefix(this._rows, this._index);
-    this._revision = this._rows.revision;
+    const index = (this._index = orderRows(rows, this._filter, this._order, this._now));
+    this._prefix = sharedPrefix(index.length, place => rows.text('task', index[place]));
+    this._revision = rows.revision;
     this._sortedAt = performance.now();
     this._arrange();
     this._report();

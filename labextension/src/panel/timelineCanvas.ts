@@ -180,7 +180,10 @@ export class TimelineCanvas {
       context.fillStyle = this._color('var(--jp-border-color2)');
       context.fillRect(at, HEAD - 4, 1, this.node.clientHeight);
       context.fillStyle = this._color('var(--jp-ui-font-color2)');
-      context.fillText(`+${seconds > 0 && seconds < 1 ? `${seconds} s` : elapsed(seconds)}`, at + 3, HEAD / 2);
+      const label = `+${seconds > 0 && seconds < 1 ? `${seconds} s` : elapsed(seconds)}`;
+      if (at + 3 + context.measureText(label).width <= width) {
+        context.fillText(label, at + 3, HEAD / 2);
+      }
     }
   }
 
