@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+import numpy as np
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 
@@ -31,8 +32,9 @@ THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 MARGIN = 80
 """What JupyterLab itself takes of the width, with its side bar closed."""
 EXPOSED = ("--LabApp.expose_app_in_browser=True",)
-COLOURS = 256
-"""Of a picture: as many as one sees, in a third of the bytes."""
+EXACT, NEAR = 192, 64
+"""Colours of a picture: the most frequent ones as they are, the rest (edges of letters) by others near them. That is as
+many as one sees, in a third of the bytes."""
 
 
 def main() -> None:
@@ -58,10 +60,11 @@ def write_files(folder: Path) -> None:
     cells = [nbformat.v4.new_code_cell(source) for source in ("run", 'run.rollout("r-opencode-0")')]
     for cell, bundle in zip(cells, (load(TRAINED).bundle(), run.rollout("r-opencode-0").bundle()), strict=True):
         cell.outputs = [nbformat.v4.new_output("display_data", data=bundle)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "saved.ipynb")
-    empty = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import lightning_lab as ll")])
-    empty.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(empty, folder / "empty.ipynb")
+    empty = [nbformat.v4.new_code_cell("import lightning_lab as ll")]
+    for name, content in (("saved", cells), ("empty", empty)):
+        notebook = nbformat.v4.new_notebook(cells=content)
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        nbformat.write(notebook, folder / f"{name}.ipynb")
 
 
 def shoot(browser: Browser, lab: JupyterLab, theme: str, width: int, height: int) -> None:
@@ -73,9 +76,7 @@ def shoot(browser: Browser, lab: JupyterLab, theme: str, width: int, height: int
         path = IMAGES / f"{name}-{theme}-{width}.png"
         of.screenshot(path=path)
         with Image.open(path) as taken:
-            taken.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-                path, optimize=True
-            )
+            with_few_colours(taken.convert("RGB")).save(path, optimize=True)
         print(path.relative_to(ROOT), path.stat().st_size // 1000, "KB", flush=True)
 
     shoot_run(page, lab, picture)
@@ -83,6 +84,21 @@ def shoot(browser: Browser, lab: JupyterLab, theme: str, width: int, height: int
     shoot_states(page, lab, picture)
     shoot_saved(page, lab, picture)
     context.close()
+
+
+def with_few_colours(image: Image.Image) -> Image.Image:
+    pixels = np.asarray(image, np.int64)
+    codes, places, counts = np.unique(pixels @ (1 << 16, 1 << 8, 1), return_inverse=True, return_counts=True)
+    colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).astype(np.uint8)
+    by_count = np.argsort(-counts)
+    palette = colours[by_count[:EXACT]]
+    if len(colours) > EXACT:
+        rest = Image.fromarray(colours[by_count[EXACT:]][None]).quantize(NEAR, Image.Quantize.MAXCOVERAGE)
+        palette = np.concatenate([palette, np.reshape(rest.getpalette(), (-1, 3))])
+    distance = np.abs(colours[:, None].astype(int) - palette[None].astype(int)).sum(2)
+    small = Image.fromarray(distance.argmin(1).astype(np.uint8)[places].reshape(pixels.shape[:2]), "P")
+    small.putpalette(palette.astype(np.uint8).tobytes())
+    return small
 
 
 Picture = Callable[[str, Locator], None]
@@ -146,7 +162,7 @@ def search(panel: Locator, rollout: str) -> None:
 def shoot_states(page: Page, lab: JupyterLab, picture: Picture) -> None:
     """Nothing yet, not yet, and never."""
     asked: list[Route] = []
-    page.route("**/lightning-lab/run?*", asked.append)  # not answered
+    page.route("**/lightning-lab/run?*", lambda route: asked.append(route))  # not answered
     picture("loading", open_file(page, lab, TRAINED.name))
     for route in asked:
         route.abort()
@@ -167,10 +183,10 @@ def shoot_states(page: Page, lab: JupyterLab, picture: Picture) -> None:
 
 def shoot_saved(page: Page, lab: JupyterLab, picture: Picture) -> None:
     page.goto(f"{lab.page_url('saved.ipynb')}&reset")
-    page.get_by_role("button", name="No Kernel").last.click()
+    expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
     expect(page.get_by_test_id("ll-output-rollout")).to_have_attribute("data-status", "saved")
     page.keyboard.press("Control+b")
-    page.wait_for_timeout(1_500)
+    page.wait_for_timeout(5_000)  # until it is sure that the kernel knows nothing of them
     picture("saved", page.locator(".jp-NotebookPanel"))
 
 

@@ -2,128 +2,123 @@
 
 import { decodeFrame } from './decodeFrame';
 import { checkSchema, count, list, number, object, text } from './decodeJson';
+import { listOf, record } from './decodeRecord';
 import {
   DiffPart,
+  IBreakDetail,
   ICallDetail,
   IDifference,
   IGatewayChanges,
   IMessage,
   IRolloutDetail,
   IRolloutInfo,
+  ISampleDetail,
   ISavedAnswer,
   ISavedView,
+  ITampering,
+  IToolCall,
   SCHEMA_VERSION
 } from './wire';
 
-function decodeMessage(value: unknown): IMessage {
-  const message = object(value);
-  return {
-    role: text(message.role) || 'unknown',
-    content: text(message.content),
-    reasoning: text(message.reasoning),
-    toolCalls: list(message.tool_calls).map(item => {
-      const call = object(item);
-      return { id: text(call.id), name: text(call.name), arguments: text(call.arguments) };
-    }),
-    toolCallId: text(message.tool_call_id),
-    name: text(message.name)
-  };
-}
+const decodeMessage = record<IMessage>({
+  role: value => text(value) || 'unknown',
+  content: text,
+  reasoning: text,
+  toolCalls: listOf(record<IToolCall>({ id: text, name: text, arguments: text })),
+  toolCallId: text,
+  name: text
+});
 
-function decodeGateway(value: unknown): IGatewayChanges {
-  const gateway = object(value);
-  return {
-    sampling: list(gateway.sampling).map(item => {
-      const [name, asked, used] = list(item);
-      return [text(name), text(asked), text(used)] as const;
-    }),
-    extra: list(gateway.extra).map(text),
-    kept: count(gateway.kept),
-    left: list(gateway.left).map(count)
-  };
-}
+const decodeGateway = record<IGatewayChanges>({
+  sampling: listOf(item => {
+    const [name, asked, used] = list(item);
+    return [text(name), text(asked), text(used)] as const;
+  }),
+  extra: listOf(text),
+  kept: count,
+  left: listOf(count)
+});
 
 function decodePart(value: unknown): DiffPart {
   const [kind, said] = list(value);
   return [kind === '-' || kind === '+' ? kind : '=', text(said)];
 }
 
+const readDifference = record<IDifference>({
+  previous: count,
+  gone: count,
+  changed: listOf(record<IDifference['changed'][number]>({ role: text, parts: listOf(decodePart) })),
+  toolsGone: listOf(text),
+  toolsNew: listOf(text)
+});
+
 function decodeDifference(value: unknown): IDifference | null {
-  const found = object(value);
-  if (number(found.previous) === null) {
-    return null;
-  }
-  return {
-    previous: count(found.previous),
-    gone: count(found.gone),
-    changed: list(found.changed).map(item => {
-      const { role, parts } = object(item);
-      return { role: text(role), parts: list(parts).map(decodePart) };
-    }),
-    toolsGone: list(found.tools_gone).map(text),
-    toolsNew: list(found.tools_new).map(text)
-  };
+  return number(object(value).previous) === null ? null : readDifference(value);
 }
+
+const readCall = record<ICallDetail>({
+  id: text,
+  ordinal: value => number(value) ?? -1,
+  kind: value => text(value) || 'main',
+  thread: value => text(value) || 'main',
+  parentId: text,
+  protocol: text,
+  model: text,
+  finishReason: text,
+  delivered: value => value !== false,
+  messages: listOf(decodeMessage),
+  messagesFrom: count,
+  tools: listOf(text),
+  reply: decodeMessage,
+  promptTokens: number,
+  sampledTokens: number,
+  versions: value => list(value).filter((version): version is number => number(version) !== null),
+  heldS: number,
+  arrivedAt: number,
+  finishedAt: number,
+  durationS: number,
+  error: text,
+  gateway: decodeGateway,
+  difference: decodeDifference
+});
 
 function decodeCall(value: unknown, position: number): ICallDetail {
-  const call = object(value);
-  return {
-    id: text(call.id),
-    ordinal: number(call.ordinal) ?? position,
-    kind: text(call.kind) || 'main',
-    thread: text(call.thread) || 'main',
-    parentId: text(call.parent_id),
-    protocol: text(call.protocol),
-    model: text(call.model),
-    finishReason: text(call.finish_reason),
-    delivered: call.delivered !== false,
-    messages: list(call.messages).map(decodeMessage),
-    messagesFrom: count(call.messages_from),
-    tools: list(call.tools).map(text),
-    reply: decodeMessage(call.reply),
-    promptTokens: number(call.prompt_tokens),
-    sampledTokens: number(call.sampled_tokens),
-    versions: list(call.versions).filter((v): v is number => number(v) !== null),
-    heldS: number(call.held_s),
-    arrivedAt: number(call.arrived_at),
-    finishedAt: number(call.finished_at),
-    durationS: number(call.duration_s),
-    error: text(call.error),
-    gateway: decodeGateway(call.gateway),
-    difference: decodeDifference(call.difference)
-  };
+  const call = readCall(value);
+  return call.ordinal < 0 ? { ...call, ordinal: position } : call;
 }
 
+const readRollout = record<Omit<IRolloutInfo, 'taskId' | 'prompt' | 'answer' | 'harness' | 'harnessVersion'>>({
+  id: text,
+  runId: text,
+  groupId: text,
+  mode: text,
+  state: text,
+  attempt: number,
+  outcome: text,
+  reward: number,
+  verdict: text,
+  output: text,
+  error: text,
+  stdout: text,
+  stderr: text,
+  exitCode: number,
+  createdAt: number,
+  startedAt: number,
+  finishedAt: number,
+  step: number,
+  advantage: number,
+  weight: number
+});
+
 function decodeRolloutInfo(value: unknown): IRolloutInfo {
-  const r = object(value);
-  const task = object(r.task);
-  const harness = object(r.harness);
+  const [task, harness] = [object(object(value).task), object(object(value).harness)];
   return {
-    id: text(r.id),
-    runId: text(r.run_id),
-    groupId: text(r.group_id),
+    ...readRollout(value),
     taskId: text(task.id),
     prompt: text(task.prompt),
     answer: text(task.answer),
     harness: text(harness.name),
-    harnessVersion: text(harness.version),
-    mode: text(r.mode),
-    state: text(r.state),
-    attempt: number(r.attempt),
-    outcome: text(r.outcome),
-    reward: number(r.reward),
-    verdict: text(r.verdict),
-    output: text(r.output),
-    error: text(r.error),
-    stdout: text(r.stdout),
-    stderr: text(r.stderr),
-    exitCode: number(r.exit_code),
-    createdAt: number(r.created_at),
-    startedAt: number(r.started_at),
-    finishedAt: number(r.finished_at),
-    step: number(r.step),
-    advantage: number(r.advantage),
-    weight: number(r.weight)
+    harnessVersion: text(harness.version)
   };
 }
 
@@ -135,6 +130,22 @@ function decodeMasked(value: unknown): Record<string, number> {
   return masked;
 }
 
+const decodeSample = record<ISampleDetail>({
+  tokens: count,
+  trained: count,
+  calls: listOf(text),
+  masked: decodeMasked
+});
+
+const readBreak = record<Omit<IBreakDetail, 'sentence'>>({
+  callId: text,
+  previousCallId: text,
+  index: number,
+  cause: text,
+  before: text,
+  after: text
+});
+
 /** The answer to the request `rollout`, or the `detail` of a saved view. Throws `SchemaMismatch`. */
 export function decodeDetail(data: unknown): IRolloutDetail {
   const detail = object(data);
@@ -143,32 +154,10 @@ export function decodeDetail(data: unknown): IRolloutDetail {
     cut: text(detail.cut),
     rollout: decodeRolloutInfo(detail.rollout),
     calls: list(detail.calls).map(decodeCall),
-    samples: list(detail.samples).map(item => {
-      const sample = object(item);
-      return {
-        tokens: count(sample.tokens),
-        trained: count(sample.trained),
-        calls: list(sample.calls).map(text),
-        masked: decodeMasked(sample.masked)
-      };
-    }),
-    breaks: list(detail.breaks).map(item => {
-      const b = object(item);
-      return {
-        callId: text(b.call_id),
-        previousCallId: text(b.previous_call_id),
-        index: number(b.index),
-        cause: text(b.cause),
-        before: text(b.before),
-        after: text(b.after),
-        sentence: text(b.explain)
-      };
-    }),
+    samples: list(detail.samples).map(decodeSample),
+    breaks: list(detail.breaks).map(item => ({ ...readBreak(item), sentence: text(object(item).explain) })),
     trained: detail.trained !== false,
-    tampering: list(detail.tampering).map(item => {
-      const { at, message } = object(item);
-      return { at: number(at), message: text(message) };
-    }),
+    tampering: list(detail.tampering).map(record<ITampering>({ at: number, message: text })),
     earlierOutcomes: list(detail.attempts).map(item => text(object(item).outcome))
   };
 }

@@ -2,12 +2,14 @@
 
 import { Buffer, decodeRows } from './decodeColumns';
 import { checkSchema, count, list, number, object, text } from './decodeJson';
+import { listOf, record } from './decodeRecord';
 import {
   ICounters,
   IFrame,
   IHeldOut,
   ILimit,
   IOldest,
+  IPhase,
   IProblem,
   IReward,
   IRunInfo,
@@ -16,41 +18,36 @@ import {
   StepNumber
 } from './wire';
 
+const readRun = record<IRunInfo>({
+  id: text,
+  kind: text,
+  state: text,
+  reason: text,
+  createdAt: number,
+  finishedAt: number,
+  stepsTotal: number,
+  harness: text,
+  policy: text
+});
+
 export function decodeRun(value: unknown): IRunInfo | null {
-  const run = object(value);
-  if (typeof run.id !== 'string') {
-    return null;
-  }
-  return {
-    id: run.id,
-    kind: text(run.kind),
-    state: text(run.state),
-    reason: text(run.reason),
-    createdAt: number(run.created_at),
-    finishedAt: number(run.finished_at),
-    stepsTotal: number(run.steps_total),
-    harness: text(run.harness),
-    policy: text(run.policy)
-  };
+  return typeof object(value).id === 'string' ? readRun(value) : null;
 }
 
-function decodeCounters(value: unknown): ICounters {
-  const c = object(value);
-  return {
-    total: count(c.total),
-    queuing: count(c.queuing),
-    running: count(c.running),
-    succeeded: count(c.succeeded),
-    failed: count(c.failed),
-    cancelled: count(c.cancelled),
-    infrastructure: count(c.infrastructure),
-    calls: count(c.calls),
-    in_flight: count(c.in_flight),
-    held: count(c.held),
-    prompt_tokens: count(c.prompt_tokens),
-    sampled_tokens: count(c.sampled_tokens)
-  };
-}
+const decodeCounters = record<ICounters>({
+  total: count,
+  queuing: count,
+  running: count,
+  succeeded: count,
+  failed: count,
+  cancelled: count,
+  infrastructure: count,
+  calls: count,
+  in_flight: count,
+  held: count,
+  prompt_tokens: count,
+  sampled_tokens: count
+});
 
 function decodeReward(value: unknown): IReward {
   const reward = object(value);
@@ -66,16 +63,10 @@ function decodeReward(value: unknown): IReward {
   return { now: number(reward.now), best: number(reward.best), heldOut };
 }
 
+const readOldest = record<IOldest>({ rollout: text, startedAt: number, waitsFor: text, since: number });
+
 function decodeOldest(value: unknown): IOldest | null {
-  const oldest = object(value);
-  return typeof oldest.rollout !== 'string'
-    ? null
-    : {
-        rollout: oldest.rollout,
-        startedAt: number(oldest.started_at),
-        waitsFor: text(oldest.waits_for),
-        since: number(oldest.since)
-      };
+  return typeof object(value).rollout === 'string' ? readOldest(value) : null;
 }
 
 function decodeLimit(value: unknown): ILimit | null {
@@ -97,20 +88,24 @@ function decodeStep(value: unknown): IStepRow | null {
   return { ...numbers, index, skipped };
 }
 
-function decodeProblem(value: unknown): IProblem {
-  const p = object(value);
-  return {
-    kind: text(p.kind),
-    severity: number(p.severity) ?? 1,
-    title: text(p.title),
-    detail: text(p.detail),
-    count: count(p.count),
-    rollouts: list(p.rollouts).map(text),
-    groups: list(p.groups).map(text),
-    step: number(p.step),
-    shade: text(p.shade)
-  };
-}
+const decodePhase = record<IPhase>({
+  name: value => text(value) || 'idle',
+  since: number,
+  step: number,
+  version: number
+});
+
+const decodeProblem = record<IProblem>({
+  kind: text,
+  severity: value => number(value) ?? 1,
+  title: text,
+  detail: text,
+  count,
+  rollouts: listOf(text),
+  groups: listOf(text),
+  step: number,
+  shade: text
+});
 
 /**
  * One push frame, or the snapshot of a saved view (`buffers` empty, plain `values` in the columns).
@@ -120,7 +115,6 @@ function decodeProblem(value: unknown): IProblem {
 export function decodeFrame(data: unknown, buffers: readonly Buffer[] = []): IFrame {
   const header = object(data);
   checkSchema(header);
-  const phase = object(header.phase);
   const steps = list(object(header.steps).rows).map(decodeStep);
   return {
     lab: text(header.lab),
@@ -130,12 +124,7 @@ export function decodeFrame(data: unknown, buffers: readonly Buffer[] = []): IFr
     unsandboxed: header.unsandboxed === true,
     paused: typeof header.paused === 'boolean' ? header.paused : null,
     run: decodeRun(header.run),
-    phase: {
-      name: text(phase.name) || 'idle',
-      since: number(phase.since),
-      step: number(phase.step),
-      version: number(phase.version)
-    },
+    phase: decodePhase(header.phase),
     counters: decodeCounters(header.counters),
     reward: decodeReward(header.reward),
     oldest: decodeOldest(header.oldest),

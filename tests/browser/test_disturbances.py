@@ -140,7 +140,7 @@ def compare_with_the_earlier_run(page: Page, rollouts: int) -> None:
     earlier = panel.get_by_label("Run of B").locator("option", has_text=f"{rollouts} rollouts")
     expect(earlier).to_have_count(1)
     panel.get_by_label("Run of B").select_option(label=earlier.inner_text())
-    expect(panel.get_by_test_id("ll-compare-settings")).to_be_visible()
+    expect(panel.get_by_test_id("ll-compare-reward")).to_have_attribute("data-points", "2")
     panel.get_by_test_id("ll-compare-tasks").get_by_role("button").last.click()
     expect(panel.get_by_test_id("ll-transcript").locator("[data-call-id]")).not_to_have_count(0)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from notebook_standin import asker
+from notebook_standin import StandInPolicy, asker
 
 import lightning_lab as ll
 from lightning_lab.notebook import Lab
 from lightning_lab.notebook.cuts import cuts_of
 from lightning_lab.notebook.detail import rollout_detail
+from lightning_lab.notebook.panel import handlers
+from lightning_lab.notebook.requests import Requests
+from lightning_lab.policy.base import Chunk
+from lightning_lab.records import Ids, Sampling
 
 ask = asker.function
 
@@ -55,3 +60,47 @@ async def test_an_attempt_that_was_lost_is_made_again_and_trains_nothing(
     assert run.rollouts().attempt.to_dict()[again.id] == 2
     (problem,) = [one for one in run.snapshot().problems if one["kind"] == "retried"]
     assert (problem["rollouts"], problem["title"]) == ([again.id], "Tried again: lost")
+
+
+class SlowToBegin(StandInPolicy):
+    """Its first answer comes later than the client waits; the client asks again."""
+
+    async def generate(self, prompt: Ids, sampling: Sampling, *, rollout_id: str) -> AsyncIterator[Chunk]:
+        if self._said == 0:
+            self._said += 1
+            await asyncio.sleep(60)  # the client is gone long before
+        async for chunk in super().generate(prompt, sampling, rollout_id=rollout_id):
+            yield chunk
+
+
+@ll.harness(preload=["openai"])
+def impatient(task: Any) -> str:
+    """Two calls through the released client, which retries by itself."""
+    import openai
+
+    client = openai.OpenAI(timeout=2.0, max_retries=2)
+    said: list[Any] = [{"role": "user", "content": task.prompt}]
+    for _ in range(2):
+        reply = client.chat.completions.create(model="any", messages=said).choices[0].message.content
+        said += [{"role": "assistant", "content": reply}, {"role": "user", "content": "sure?"}]
+    return str(reply)
+
+
+async def test_a_call_that_the_client_gave_up_and_its_retry_are_shown_as_one_question_asked_twice(
+    open_lab: Callable[..., Lab],
+) -> None:
+    lab = open_lab(SlowToBegin())
+    rollout = await lab.run(impatient, ll.tasks.from_rows([{"prompt": "yes or no?", "answer": ""}])[0])
+    detail = Requests(handlers(lab)).answer({"id": 1, "method": "rollout", "params": {"id": rollout.id}}).data["result"]
+    calls = detail["calls"]
+    assert [call["delivered"] for call in calls] == [False, True, True]
+    assert [call["kind"] for call in calls] == ["undelivered", "retry", "main"]
+    assert len({call["thread"] for call in calls}) == 1, "one conversation"
+    assert calls[0]["messages"] and calls[1]["messages"] == [], "the question is shown once"
+    trained = {call for sample in detail["samples"] for call in sample["calls"]}
+    assert trained == {calls[1]["id"], calls[2]["id"]}, "what never arrived is nobody's to learn from"
+    assert all(calls[0]["id"] not in (one["call_id"], one["previous_call_id"]) for one in detail["breaks"])
+    feed = lab.on_show.feed()
+    assert feed is not None
+    feed.refresh()
+    assert (feed.table.rows[0].calls, feed.table.rows[0].state) == (3, "succeeded")
