@@ -76,10 +76,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=0, help="of verl's learner; 0: the embedded one learns")
+    parser.add_argument("--steps", type=int, help="by default those of the notebook")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout (always the case)")
     arguments = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     names = notebook_names()
+    names["STEPS"] = arguments.steps or names["STEPS"]
     seeds = []
     for seed in range(arguments.seeds):
         learned = asyncio.run(train(names, seed, shuffle_rewards=False, ranks=arguments.ranks))

@@ -23,9 +23,9 @@ def learner() -> DetachedTorchLearner:
 def policy(learner: DetachedTorchLearner) -> Iterator[VllmPolicy]:
     """The server parses by vLLM's own tool parser, so it also renders. One thread: two wait for each other where agents
     and learner want the cores too."""
-    made = VllmPolicy(MODEL, learner=learner, context_length=CONTEXT, tool_parser="hermes", threads=1)
-    made.start()
+    made = VllmPolicy(MODEL, learner=learner, context_length=CONTEXT, tool_parser="hermes", threads=1, kv_bytes=2**29)
     try:
+        made.start()
         yield made
     finally:
         made.close()

@@ -142,7 +142,7 @@ class Other(Halfway):
 
 @pytest.mark.parametrize(
     ("broken", "words"),
-    [(Halfway, "Worker failed"), (Other, "model.norm.weight")],
+    [(Halfway, "collective_rpc with 500"), (Other, "model.norm.weight")],
 )
 async def test_a_publish_that_fails_leaves_the_version_before(
     policy: VllmPolicy,

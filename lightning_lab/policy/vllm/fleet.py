@@ -254,6 +254,11 @@ class Fleet:
         """Fit to answer: a version that the lab knows, weights named by theirs, and the first reply behind it."""
         told = self._loop.wait(replica.connection.get("/version"))
         check_version("vllm", str(told.get("version")), where=replica.name)
+        if not self._frozen and self._loop.wait(replica.connection.get("/is_paused")).get("is_paused"):
+            raise PolicyError(
+                f"{replica.name} is paused, perhaps by a lab that was killed. Let it go on (POST /wake_up, /resume), "
+                "then open this lab again."
+            )
 
         async def prepare() -> None:
             if replica.server is not None:  # others' servers tell themselves which weights they have

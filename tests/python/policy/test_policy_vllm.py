@@ -150,6 +150,14 @@ def test_another_version_of_vllm_is_refused(make: Make) -> None:
         policy.start()
 
 
+def test_a_server_that_a_killed_lab_left_paused_is_not_waited_for(make: Make) -> None:
+    policy, server = make({"/is_paused": {"is_paused": True}})
+    with pytest.raises(PolicyError, match=r"is paused.*POST /wake_up, /resume"):
+        policy.start()
+    server.answers["/is_paused"] = {"is_paused": False}
+    policy.start()
+
+
 def test_nobody_listens(tmp_path: Path) -> None:
     policy = VllmPolicy("quickstart", url=f"unix://{tmp_path}/nobody.sock")
     with pytest.raises(EngineDiedError, match=r"nobody\.sock broke off while it answered /version"):
