@@ -31,12 +31,12 @@ import nbformat
 import numpy as np
 from playwright.sync_api import Browser, CDPSession, Page, expect, sync_playwright
 
-from lightning_lab.records import HarnessInfo, Outcome, Rollout, RolloutState, Run, Sample, Segment, Step, Task
+from lightning_lab.records import Sample, Segment, Step
 from lightning_lab.store import Store, export_run
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "browser"))
-from panel_tree import make_tree_run, measure_tree  # noqa: E402
+from panel_tree import make_tree_run, measure_tree, put_one_rollout  # noqa: E402
 from real_lab import CHROMIUM, CHROMIUM_FLAGS, JupyterLab, running  # noqa: E402
 
 TOKENS = STEPS = ROWS = 100_000
@@ -214,14 +214,7 @@ def make_large_run(path: Path, folder: Path) -> None:
         versions=np.where(mask, 1, -1).astype(np.int32), segments=segments,
     )  # fmt: skip
     with Store(folder / "large.sqlite") as store:
-        store.put_run(Run(id="run", kind="fit", state="finished", settings={}, created_at=1.0, finished_at=2.0))
-        store.put_rollout(
-            Rollout(
-                id="r-1", run_id="run", group_id="g", task=Task(id="t", prompt="long"), mode="train",
-                harness=HarnessInfo(name="h", version="v", kind="command"), state=RolloutState.SUCCEEDED, step=0,
-                outcome=Outcome.COMPLETED, reward=1.0, created_at=1.0, started_at=1.0, finished_at=2.0,
-            )
-        )  # fmt: skip
+        put_one_rollout(store)
         store.put_samples("run", 0, [sample], [])
         for index in range(STEPS):
             numbers = {"reward": rng.random(), "entropy": rng.random(), "no_signal": 1.0, "approx_kl": rng.random()}

@@ -54,16 +54,21 @@ def measure_tree(page: Page, lab: JupyterLab, empty_fps: float, frames: int) -> 
     return {"tree_layout_ms": page.evaluate(_LAYOUT), "tree_fps_ratio": min(near, far) / empty_fps}
 
 
+def put_one_rollout(store: Store) -> None:
+    """A finished run of one rollout, ``r-1``; what that consists of is the caller's."""
+    store.put_run(Run(id="run", kind="fit", state="finished", settings={}, created_at=1.0, finished_at=2.0))
+    store.put_rollout(
+        Rollout(
+            id="r-1", run_id="run", group_id="g", task=Task(id="t", prompt="much"), mode="train", step=0,
+            harness=HarnessInfo(name="h", version="v", kind="command"), state=RolloutState.SUCCEEDED,
+            outcome=Outcome.COMPLETED, reward=1.0, created_at=1.0, started_at=1.0, finished_at=2.0,
+        )
+    )  # fmt: skip
+
+
 def make_tree_run(lab: JupyterLab, folder: Path) -> None:
     with Store(folder / "tree.sqlite") as store:
-        store.put_run(Run(id="run", kind="fit", state="finished", settings={}, created_at=1.0, finished_at=2.0))
-        store.put_rollout(
-            Rollout(
-                id="r-1", run_id="run", group_id="g", task=Task(id="t", prompt="many"), mode="train", step=0,
-                harness=HarnessInfo(name="h", version="v", kind="command"), state=RolloutState.SUCCEEDED,
-                outcome=Outcome.COMPLETED, reward=1.0, created_at=1.0, started_at=1.0, finished_at=2.0,
-            )
-        )  # fmt: skip
+        put_one_rollout(store)
         last: dict[str, str] = {}
         for ordinal in range(CALLS):
             block, place = divmod(ordinal, 2 * TURN)

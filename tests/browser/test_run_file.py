@@ -126,6 +126,11 @@ def check_tokens(page: Page, panel: Locator, store: Store) -> None:
     expect(card).to_contain_text(f"−{minus}")
     expect(card).to_contain_text(f"ratio{stats['ratio'][last]:.4f}")
     page.screenshot(path=ARTIFACTS / "run-file-rollout.png")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    panel.get_by_role("button", name="Copy as code").click()
+    ordinal = next(call.ordinal for call in store.calls(rollout.id) if call.id == sample.segments[-1].call_id)
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.endswith(f'/coder.llab").rollout("{rollout.id}").call({ordinal})')
 
 
 def check_threads_and_hostile_text(page: Page, panel: Locator, store: Store) -> None:

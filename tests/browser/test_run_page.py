@@ -87,6 +87,17 @@ def test_every_question_is_answered_within_two_clicks(jupyterlab: JupyterLab, pa
     panel.get_by_test_id("ll-back").click()
     panel.get_by_test_id("ll-focus").click()
 
+    # Steps dragged over on a chart are those whose rollouts are listed.
+    over = panel.get_by_test_id("ll-reward-chart").locator(".u-over").bounding_box() or pytest.fail("no chart")
+    y = over["y"] + over["height"] / 2
+    page.mouse.move(over["x"] + 0.4 * over["width"], y)
+    page.mouse.down()
+    page.mouse.move(over["x"] + 0.75 * over["width"], y, steps=4)
+    page.mouse.up()
+    expect(panel.get_by_test_id("ll-focus")).to_contain_text("steps 3 to 5")
+    expect(grid).to_have_attribute("data-shown", str(sum(r.step in (3, 4, 5) for r in rollouts.values())))
+    panel.get_by_test_id("ll-focus").click()
+
     # Rows under headers, by mouse and keyboard.
     panel.get_by_label("Group by").select_option("step")
     headers = panel.get_by_test_id("ll-grid-group")
