@@ -7,7 +7,8 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from lightning_lab.gateway.guarding import Guarded
 
 _KEEP_ALIVE_S = 120
 """Longer than clients keep idle connections, so that none is closed while a request is on its way."""
@@ -41,7 +42,7 @@ def on_disconnect(scope: Scope, tell: Callable[[], None]) -> Callable[[], None]:
 _EXTENSION = "lightning_lab.protocol"
 
 
-class _Protocol(HttpToolsProtocol):
+class _Protocol(Guarded):
     """A connection that tells of its end."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
