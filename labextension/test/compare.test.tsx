@@ -77,6 +77,7 @@ it('two steps are picked, and a rollout is one click away', async () => {
   const view = await renderView(made, <App />);
   await view.after(() => view.button('Compare').click());
   expect(view.text('ll-compare')).toMatch(/reward, mean0\.5001\.0000\.500.*entropy.*add0\.50/s);
+  expect(view.text('ll-compare-alone')).toMatch(/this lab has made none, .* \(\.llab\) lies in the same folder/);
   expectTextOnly(view.node);
   await view.after(() => view.node.querySelector<HTMLElement>('[title="r-3"]')?.click());
   expect(made.selection.current.rollout).toBe('r-3');
