@@ -14,7 +14,7 @@ from lightning_lab.cluster.errors import (
     WorkersMissingError,
 )
 from lightning_lab.cluster.folder import JobFolder
-from lightning_lab.cluster.jobs import Jobs, JobStatus, connect
+from lightning_lab.cluster.jobs import Jobs, JobStatus, connect, jobs_at
 from lightning_lab.cluster.program import program_of
 from lightning_lab.cluster.workers import GPU_GIB, Workers
 
@@ -31,5 +31,6 @@ __all__ = [
     "Workers",
     "WorkersMissingError",
     "connect",
+    "jobs_at",
     "program_of",
 ]

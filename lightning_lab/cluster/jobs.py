@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -11,6 +12,7 @@ from lightning_lab.cluster.folder import JobFolder
 
 JobState = Literal["queued", "running", "succeeded", "failed", "stopped"]
 ENDED: frozenset[str] = frozenset({"succeeded", "failed", "stopped"})
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,27 @@ class JobStatus:
         return self.state in ENDED
 
 
+def own_words(job: JobFolder) -> JobStatus | None:
+    """How the job itself says that it ended; None while it runs, and of one that was killed."""
+    ended = job.read("ended")
+    return JobStatus("failed" if ended["exit_code"] else "succeeded", str(ended["error"])) if ended else None
+
+
+def death(exit_code: int | None) -> str:
+    """Of a process that left no word. ``exit_code``: as a shell or `subprocess` tells it, where it is known."""
+    if exit_code in _KILLED:
+        return "Its process was killed (SIGKILL); the usual reason is that its machine ran out of memory."
+    return "Its process is gone" + ("." if exit_code is None else f" with exit code {exit_code}.")
+
+
 class Jobs(Protocol):
     """Every method may raise `HeadUnreachableError`."""
 
     address: str
+
+    def check(self) -> None:
+        """Raises unless jobs can be sent there."""
+        ...
 
     def nodes(self) -> Sequence[Mapping[str, float]]:
         """The resources of each machine, in Ray's words: ``CPU``, ``GPU``, ``accelerator_type:A100`` …"""
@@ -56,8 +75,15 @@ def connect(address: str = "local", *, python: str = "python") -> Jobs:
 
     ``python``: the interpreter on the cluster's machines that has Lightning Lab.
 
-    Raises `HeadUnreachableError`, or `JobError` for an address of neither kind.
+    Raises `HeadUnreachableError`, or `JobError` for an address of neither kind and a Ray that is not supported.
     """
+    jobs = jobs_at(address, python=python)
+    jobs.check()
+    return jobs
+
+
+def jobs_at(address: str, *, python: str = "python") -> Jobs:
+    """As `connect`, without asking whether it answers: how a run ended is also known when its cluster is gone."""
     if address == "local":
         from lightning_lab.cluster.local_jobs import LocalJobs
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lightning_lab.cluster.folder import MODULE, JobFolder
-from lightning_lab.cluster.jobs import JobStatus
+from lightning_lab.cluster.jobs import JobStatus, death, own_words
 from lightning_lab.cluster.workers import GPU_GIB
 
 _SHOWN = 2000
@@ -25,6 +25,9 @@ class LocalJobs:
     """One process a job, in a session of its own."""
 
     address = "local"
+
+    def check(self) -> None:
+        """This machine is always there."""
 
     def nodes(self) -> Sequence[Mapping[str, float]]:
         resources = {"CPU": float(os.cpu_count() or 1)}
@@ -46,16 +49,18 @@ class LocalJobs:
                 start_new_session=True,
             )
         job.write("process", {"pid": process.pid, "began": _began(process.pid)})
-        _STARTED[process.pid] = process
+        _STARTED[job.run_id] = process
 
     def status(self, job: JobFolder) -> JobStatus:
         alive = self._alive(job)
-        ended = job.read("ended")
-        if ended:
-            return JobStatus("failed" if ended["exit_code"] else "succeeded", str(ended["error"]))
+        told = own_words(job)
+        if told is not None:
+            return told
         if alive:
             return JobStatus("running" if job.read("begun") else "queued")
-        return JobStatus("failed", f"Its process is gone. {self.log(job)[-_SHOWN:]}".strip())
+        started = _STARTED.get(job.run_id)
+        said = death(started.returncode if started else None)
+        return JobStatus("failed", f"{said} {self.log(job)[-_SHOWN:]}".strip())
 
     def log(self, job: JobFolder) -> str:
         return job.log.read_text(encoding="utf-8", errors="replace") if job.log.exists() else ""
@@ -66,16 +71,16 @@ class LocalJobs:
                 os.kill(int(job.read("process")["pid"]), signal.SIGTERM)
 
     def _alive(self, job: JobFolder) -> bool:
+        if job.run_id in _STARTED:
+            return _STARTED[job.run_id].poll() is None
         process = job.read("process")
         pid = int(process.get("pid", 0))
-        if pid in _STARTED and _STARTED[pid].poll() is not None:
-            return False
         # A number may belong to another process by now; when that began tells them apart.
         return bool(pid) and _began(pid) == process["began"]
 
 
-_STARTED: dict[int, subprocess.Popen[bytes]] = {}
-"""Children of this kernel: asked for their end, so that none is left as a zombie."""
+_STARTED: dict[str, subprocess.Popen[bytes]] = {}
+"""Children of this kernel, by run: asked for their end, so that none is left as a zombie."""
 
 
 def _began(pid: int) -> str:

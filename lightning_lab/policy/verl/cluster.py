@@ -33,6 +33,11 @@ def connect(settings: VerlSettings, environment: dict[str, str]) -> None:
     try:
         ray.init(address=address, **how)
     except Exception as error:  # Ray's own says no more than Exception
+        if "Version mismatch" in str(error):
+            raise ClusterError(
+                f"The Ray cluster at {address!r} runs other versions than the learner ({error}). Give it the "
+                "interpreter that the cluster runs: ll.Learner.verl(…, python=…)."
+            ) from error
         raise ClusterError(
             f"There is no Ray cluster at {address!r} ({error}). Start one (`ray start --head`), or leave address out "
             "to have one on this machine."

@@ -15,11 +15,13 @@ import threading
 import time
 import traceback
 from dataclasses import replace
+from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from lightning_lab.policy.base import PolicyError, SharedWeight
+from lightning_lab.policy.engines.versions import check_version
 from lightning_lab.policy.verl.errors import GO_ON, LearnerLostError
 from lightning_lab.policy.verl.messages import RankResult, StepRequest
 from lightning_lab.policy.verl.settings import Setup, VerlSettings
@@ -57,6 +59,7 @@ class Driver:
 
     def start(self, directory: Path, settings: VerlSettings, environment: dict[str, str]) -> dict[str, Any]:
         """→ data ranks, the process ids of all ranks, and their seats for servers."""
+        _check_verl()
         os.environ.update(environment)
         if settings.address is None and "RAY_ADDRESS" not in os.environ:
             os.environ.update(own_cluster())
@@ -113,6 +116,18 @@ class Driver:
                 os._exit(1)
 
         threading.Thread(target=body, name="lightning-lab-head", daemon=True).start()
+
+
+def _check_verl() -> None:
+    """Of this interpreter, which the user may have named. Raises `PolicyError`."""
+    try:
+        version = metadata.version("verl")
+    except metadata.PackageNotFoundError as error:
+        raise PolicyError(
+            f"{sys.executable} has no verl. Leave python out to use the environment that "
+            "`lightning-lab engines install verl` makes, or give the python of another one that has it."
+        ) from error
+    check_version("verl", version, where=sys.prefix)
 
 
 def own_cluster() -> dict[str, str]:

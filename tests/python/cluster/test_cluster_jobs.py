@@ -19,6 +19,7 @@ from lightning_lab.cluster import (
     Workers,
     WorkersMissingError,
     connect,
+    jobs_at,
 )
 from lightning_lab.cluster.local_jobs import LocalJobs, _kinds
 from lightning_lab.cluster.ray_jobs import dashboard_url
@@ -33,7 +34,7 @@ class Head(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.jobs: dict[str, dict[str, Any]] = {}
         self.asked: list[dict[str, Any]] = []
-        self.token = ""
+        self.token, self.version = "", "2.60.0"
 
     @property
     def url(self) -> str:
@@ -47,7 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.token and self.headers["Authorization"] != f"Bearer {self.server.token}":
             return self._answer(401, "Unauthorized")
         if self.path == "/api/version":
-            return self._answer(200, {"version": "4", "ray_version": "2.60.0"})
+            return self._answer(200, {"version": "4", "ray_version": self.server.version})
         if self.path.startswith("/api/v0/nodes"):
             rows = [{"state": "ALIVE", "resources_total": A100S}, {"state": "DEAD", "resources_total": A100S}]
             return self._answer(200, {"result": True, "data": {"result": {"result": rows}}})
@@ -154,6 +155,45 @@ def test_a_cluster_with_a_token_gets_it_and_says_where_it_belongs(head: Head, mo
         connect(head.url)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     assert len(connect(head.url).nodes()) == 1
+
+
+def test_a_cluster_whose_ray_is_too_old_is_refused(head: Head) -> None:
+    head.version = "1.13.0"
+    with pytest.raises(JobError, match=r"runs Ray 1\.13\.0; the lab works with >=2\.41,<3.*engines install verl"):
+        connect(head.url)
+
+
+def test_a_job_that_was_killed_on_the_cluster_says_so(head: Head, tmp_path: Path) -> None:
+    jobs, job = connect(head.url), job_in(tmp_path)
+    jobs.submit(job)
+    head.jobs["01A"] |= {"status": "FAILED", "message": "last available logs: step 3", "driver_exit_code": 137}
+    status = jobs.status(job)
+    assert status.state == "failed" and "killed (SIGKILL)" in status.said and "out of memory" in status.said
+    assert status.said.endswith("last available logs: step 3")
+
+
+def test_how_a_job_ended_is_known_when_its_cluster_is_gone(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    jobs = jobs_at("http://127.0.0.1:9")
+    with pytest.raises(HeadUnreachableError):
+        jobs.status(job)
+    job.write("ended", {"exit_code": 0, "error": ""})
+    assert jobs.status(job).state == "succeeded"
+
+
+def test_a_job_may_close_its_lab_before_ray_kills_it(head: Head, tmp_path: Path) -> None:
+    connect(head.url).submit(job_in(tmp_path))
+    variables = head.asked[0]["runtime_env"]["env_vars"]
+    assert int(variables["RAY_JOB_STOP_WAIT_TIME_S"]) > 30
+    assert variables["RAY_OVERRIDE_JOB_RUNTIME_ENV"] == "1"
+
+
+def test_the_memory_of_gpus_by_what_nodes_tell() -> None:
+    assert Workers(gpus=8, kind="H100").memory_gib([]) == 79.0
+    assert Workers(gpus=8, kind="A100").memory_gib([A100S]) == 79.0
+    assert Workers(gpus=8, kind="A100").memory_gib([{"GPU": 8.0, "accelerator_type:A100": 1.0}]) == 39.0
+    assert Workers(gpus=8).memory_gib([{"GPU": 8.0, "accelerator_type:T4": 1.0}, A100S]) == 15.0
+    assert Workers(gpus=8).memory_gib([{"GPU": 8.0}]) is None
 
 
 def test_a_job_that_the_cluster_has_forgotten_is_unknown(head: Head, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+from importlib import metadata
+from multiprocessing import Pipe
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,11 @@ from safetensors.torch import load_file
 
 import lightning_lab as ll
 from lightning_lab.policy.base import LossRow, PolicyError, Seat
+from lightning_lab.policy.engines.versions import EngineVersionError
 from lightning_lab.policy.torch.checkpoint import CheckpointError
 from lightning_lab.policy.torch.taught import TaughtTorchPolicy
 from lightning_lab.policy.verl import VerlLearner, VerlSettings
+from lightning_lab.policy.verl.driver import Driver
 from lightning_lab.policy.verl.errors import SettingsError
 from lightning_lab.policy.verl.export import WeightFiles
 from lightning_lab.policy.verl.learner import dealt
@@ -114,3 +118,18 @@ def test_one_line_of_the_notebook_says_who_learns() -> None:
     assert isinstance(policy._teacher, VerlLearner)
     assert policy._teacher.settings.ranks == 2
     policy.close()
+
+
+def test_an_interpreter_without_the_right_verl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    here, there = Pipe()
+    with here, there:
+        driver = Driver(there)
+        monkeypatch.setattr(metadata, "version", none)
+        with pytest.raises(PolicyError, match="has no verl"):
+            driver.start(Path(), VerlSettings(), {})
+        monkeypatch.setattr(metadata, "version", lambda _: "0.8.1")
+        with pytest.raises(EngineVersionError, match=r"verl is in version 0\.8\.1 in .*works with >=0\.9,<0\.10"):
+            driver.start(Path(), VerlSettings(), {})
