@@ -34,13 +34,12 @@ def earlier_run(parts: Parts, run_id: str) -> tuple[Run, RunFolder]:
     return run, RunFolder.open(parts.folder.path.parent / run_id)
 
 
-def made_with(folder: RunFolder, hashes: Mapping[str, str]) -> dict[str, str]:
-    """What must be as it was: with a checkpoint not the model's weights, which that brings along.
+def made_with(hashes: Mapping[str, str]) -> dict[str, str]:
+    """What must be as it was: all but the model's weights, which a policy changes as it learns.
 
-    The policy may have learned since it was loaded; whether it is the same model at all, its checkpoint checks.
+    A checkpoint brings them along, and checks that it is the same model at all; `last_state` looks where there is none.
     """
-    brought = {"model"} if latest_checkpoint(folder.checkpoints) else set()
-    return {name: value for name, value in hashes.items() if name not in brought}
+    return {name: value for name, value in hashes.items() if name != "model"}
 
 
 def refuse_differences(run_id: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -54,17 +53,20 @@ def refuse_differences(run_id: str, before: Mapping[str, Any], now: Mapping[str,
         )
 
 
-def last_state(parts: Parts, run: Run, folder: RunFolder) -> LoopState:
+def last_state(parts: Parts, run: Run, folder: RunFolder, model: str | None) -> LoopState:
     """Load the latest checkpoint into the policy; without one, the run starts again from the policy as it is.
 
-    Raises `training.CheckpointError`, or `ResumeError` when the policy has learned since.
+    ``model``: the hash of its weights now. Raises `training.CheckpointError`, or `ResumeError` when they are not those
+    that the run began with.
     """
     checkpoint = latest_checkpoint(folder.checkpoints)
     if checkpoint is not None:
         return load_checkpoint(cast(Learner, parts.policy), checkpoint, run_id=run.id)
-    if parts.policy.version:
+    if parts.policy.version or model != folder.manifest()["hashes"].get("model"):
         raise ResumeError(
-            f"The run {run.id} has no checkpoint, and this lab's policy has learned since: its weights are no longer "
-            "those that the run began with. Restart the kernel and open the lab again."
+            f"The run {run.id} has no checkpoint, and the weights of this lab's policy are not those that it began "
+            "with: the policy has learned since, or it is another model, or the run began when an earlier one had "
+            "trained. Restart the kernel and open the lab with the run's model; if that does not help, start a new run "
+            "with trainer.fit, with checkpoint_every=… in the trainer."
         )
     return LoopState(step=0, cursor=0, version=0, seed=run.settings["seed"], store_seq=0, run_id=run.id)

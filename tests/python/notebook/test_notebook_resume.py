@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -172,6 +172,35 @@ async def test_without_a_checkpoint_a_policy_that_has_learned_is_refused(open_la
     assert lab.status.version > 0
     with pytest.raises(ResumeError, match="no checkpoint"):
         trainer.resume(run.id, steps=5)
+
+
+class Moving(StandInPolicy):
+    """Its weights are other ones after each publish, as those of a policy that really learns."""
+
+    def fingerprint(self) -> Mapping[str, str]:
+        return {"model": f"weights-{self.version}"}
+
+
+async def test_a_second_run_goes_on_though_its_policy_has_learned(open_lab: Callable[..., Lab]) -> None:
+    """In the lab where it was made, and in that one opened again, whose policy has the first weights."""
+    lab = open_lab(Moving())
+    await ll.Trainer(lab, asker, tasks(), says_yes, n=2, groups=1, checkpoint_every=1).fit(steps=2)
+    again = ll.Trainer(lab, asker, tasks(), says_yes, n=2, groups=1, checkpoint_every=1)
+    second = again.fit(steps=1)
+    await second
+    assert second.manifest["hashes"]["model"] == "weights-2"
+    await again.resume(second.id, steps=2)
+    kept_nothing = ll.Trainer(lab, asker, tasks(), says_yes, n=2, groups=1).fit(steps=1)
+    await kept_nothing
+    lab.close()
+    lab = open_lab(Moving(), resume=second.id)
+    assert lab.status.version == 0
+    await ll.Trainer(lab, asker, tasks(), says_yes, n=2, groups=1, checkpoint_every=1).resume(second.id, steps=3)
+    assert [step.index for step in lab.store.steps(second.id)] == [0, 1, 2]
+    lab.close()
+    lab = open_lab(Moving(), resume=kept_nothing.id)
+    with pytest.raises(ResumeError, match=r"no checkpoint.* began when an earlier one had trained"):
+        ll.Trainer(lab, asker, tasks(), says_yes, n=2, groups=1).resume(kept_nothing.id, steps=2)
 
 
 @ll.harness
