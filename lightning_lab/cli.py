@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -38,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="check the installation and say what to do")
     doctor.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are to be stored")
     doctor.add_argument("--recipe", type=Path, metavar="FILE", help="also check what this recipe needs")
+    doctor.add_argument("--host", help="where the gateway is to listen for agents in pods; default: the recipe's")
+    doctor.add_argument("--port", type=int, default=0, help="its port, with --host")
+    doctor.add_argument("--cluster", metavar="ADDRESS", help="as for lab.connect; default: the recipe's")
     doctor.set_defaults(command=_doctor)
 
     run = commands.add_parser("run", help="train what a recipe says, to its end")
@@ -101,15 +105,20 @@ def _notebook() -> bytes | None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from lightning_lab.notebook.doctor import examine
+    from lightning_lab.notebook.doctor import Network, examine
     from lightning_lab.notebook.recipes import RecipeError, load_recipe
 
     try:
         recipe = load_recipe(options.recipe) if options.recipe else None
     except RecipeError as error:
         return _fail(str(error))
+    network = Network.of(recipe) if recipe else Network()
+    if options.host:
+        network = replace(network, host=options.host, port=options.port, elsewhere=True)
+    if options.cluster:
+        network = replace(network, cluster=options.cluster)
     problems = 0
-    for finding in examine(options.runs, recipe):
+    for finding in examine(options.runs, recipe, network):
         problems += finding.level == "problem"
         print(f"{_MARKS[finding.level]}  {finding.name}: {finding.said}", flush=True)
         if finding.action:

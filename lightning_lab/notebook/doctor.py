@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from lightning_lab.cluster import Workers
 from lightning_lab.notebook import doctor_machine as machine
+from lightning_lab.notebook.doctor_network import gateway_address, head_of, proxies
 from lightning_lab.notebook.finding import Finding
 from lightning_lab.notebook.recipes import Recipe
 from lightning_lab.policy.engines.versions import SUPPORTED
@@ -25,7 +27,22 @@ QUICKSTART = ("openai-agents", "reasoning-gym")
 _MODULES = {"pillow": "PIL", "openai-agents": "agents", "reasoning-gym": "reasoning_gym"}
 
 
-def examine(runs: Path, recipe: Recipe | None = None) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Where a lab's gateway is to listen, whether agents run elsewhere, and the cluster that trains."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    elsewhere: bool = False
+    cluster: str = "local"
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Network:
+        listens = {name: recipe.lab[name] for name in ("host", "port") if name in recipe.lab}
+        return cls(elsewhere=recipe.harness.image is not None, cluster=recipe.machine.cluster, **listens)
+
+
+def examine(runs: Path, recipe: Recipe | None, at: Network) -> Iterator[Finding]:
     """All checks, in the order in which one would fix them; with a recipe also what that needs. None of them raises."""
     checks: Sequence[Callable[[], Finding]] = (
         _python,
@@ -39,8 +56,9 @@ def examine(runs: Path, recipe: Recipe | None = None) -> Iterator[Finding]:
         _model,
         _extension,
         _kernelspec,
-        _port,
-        lambda: machine.proxies(os.environ),
+        lambda: gateway_address(at.host, at.port, elsewhere=at.elsewhere),
+        lambda: proxies(os.environ, [at.host, *head_of(at.cluster)]),
+        lambda: machine.ray_cluster(at.cluster, recipe.workers if recipe else Workers()),
         lambda: _runs(runs),
         lambda: machine.disk(runs),
         *(lambda engine=engine: machine.engine(engine) for engine in SUPPORTED),
@@ -129,16 +147,6 @@ def _kernelspec() -> Finding:
     return Finding(
         name="kernel", level="note", said="the 'Lightning Lab' kernel is not installed; plain Python 3 works"
     )
-
-
-def _port() -> Finding:
-    try:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-    except OSError as error:
-        action = "End programs that hold ports, or raise the limit of open files (ulimit -n)."
-        return Finding(name="loopback port", level="problem", said=f"none is free: {error}", action=action)
-    return Finding(name="loopback port", level="ok", said="free ones on 127.0.0.1")
 
 
 def _runs(runs: Path) -> Finding:

@@ -1,11 +1,11 @@
-"""The doctor's look at the machine and the cluster: versions, GPUs, memory, disk, network."""
+"""The doctor's look at the machine and the cluster: versions, GPUs, memory, disk."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,6 @@ from lightning_lab.policy.engines.versions import SUPPORTED
 GIB = 1 << 30
 LEAST_MEMORY_GIB, LEAST_DISK_GIB = 4.0, 5.0
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.ceph", "gpfs", "beegfs", "9p"})
-_PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 _BUSY_MIB = 1024
 """A GPU that holds more than this serves somebody."""
 
@@ -90,26 +89,6 @@ def disk(runs: Path) -> Finding:
     return Finding(name="disk", level="ok", said=said)
 
 
-def proxies(environment: Mapping[str, str]) -> Finding:
-    """Agents ask the gateway by address; a proxy in between would not find it."""
-    found = [name for name in _PROXIES if environment.get(name)]
-    if not found:
-        return Finding(name="proxy", level="ok", said="no proxy variables")
-    exempt = {part.strip() for name in ("NO_PROXY", "no_proxy") for part in environment.get(name, "").split(",")}
-    if exempt.isdisjoint({"127.0.0.1", "127.0.0.0/8", "*"}):
-        said = f"{', '.join(found)} set, and NO_PROXY does not name 127.0.0.1: agents' model calls may go to the proxy"
-        return Finding(name="proxy", level="problem", said=said, action="export NO_PROXY=127.0.0.1,localhost")
-    return Finding(name="proxy", level="ok", said=f"{', '.join(found)} set, with 127.0.0.1 exempt")
-
-
-def gateway_address(host: str) -> Finding:
-    """Whether other machines could reach a gateway that listens on ``host``."""
-    if host in ("127.0.0.1", "localhost", "::1"):
-        said, action = f"{host} is reached by agents of this machine only", 'For pods: ll.Lab(…, host="10.0.0.5").'
-        return Finding(name="gateway", level="note", said=said, action=action)
-    return Finding(name="gateway", level="ok", said=f"{host}: open its port to the machines that run agents")
-
-
 def ray_cluster(address: str, workers: Workers) -> Finding:
     """Whether the cluster answers and has what is asked for."""
     try:
@@ -135,14 +114,11 @@ def engine(name: str, *, needed: bool = False) -> Finding:
 
 
 def recipe_checks(recipe: Recipe) -> list[Callable[[], Finding]]:
-    """What a recipe needs of the machine: engines, GPUs, memory on them, and an address for agents elsewhere."""
+    """What a recipe needs of the machine: engines, and memory of its GPUs."""
     checks: list[Callable[[], Finding]] = []
     for name in sorted({recipe.policy.kind, recipe.learner.kind if recipe.learner else ""} & set(SUPPORTED)):
         checks.append(lambda name=name: engine(name, needed=True))  # type: ignore[misc]
-    checks.append(lambda: ray_cluster(recipe.machine.cluster, recipe.workers))
     checks.append(lambda: memory_plan(recipe))
-    if recipe.harness.image:
-        checks.append(lambda: gateway_address(str(recipe.lab.get("host", "127.0.0.1"))))
     return checks
 
 

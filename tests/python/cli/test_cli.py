@@ -46,7 +46,16 @@ def test_doctor_reports_every_check_and_what_to_do(tmp_path: Path, capsys: pytes
     (tmp_path / "file").write_text("")
     main(["doctor", "--runs", str(tmp_path / "file" / "runs")])
     report = capsys.readouterr().out
-    for name in ("python", "packages", "train extra", "device", "JupyterLab extension", "loopback port", "runs folder"):
+    for name in (
+        "python",
+        "packages",
+        "train extra",
+        "device",
+        "JupyterLab extension",
+        "gateway",
+        "cluster",
+        "runs folder",
+    ):
         assert f"  {name}: " in report
     assert "PROBLEM  runs folder" in report and '→ Choose another folder: ll.Lab(…, runs="…").' in report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from lightning_lab.cli import main
 from lightning_lab.cluster import Workers
 from lightning_lab.notebook import doctor_machine as machine
+from lightning_lab.notebook import doctor_network as network
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 
@@ -47,10 +49,46 @@ def test_gpus_that_torch_does_not_see_are_a_problem(tmp_path: Path, monkeypatch:
 
 
 def test_proxies_that_would_swallow_model_calls() -> None:
-    assert machine.proxies({}).level == "ok"
-    found = machine.proxies({"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "example.org"})
+    assert network.proxies({}).level == "ok"
+    found = network.proxies({"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "example.org"})
     assert (found.level, found.action) == ("problem", "export NO_PROXY=127.0.0.1,localhost")
-    assert machine.proxies({"https_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"}).level == "ok"
+    assert network.proxies({"https_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"}).level == "ok"
+
+
+def test_proxies_between_here_and_the_addresses_of_a_cluster() -> None:
+    environment = {"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "127.0.0.0/8,.example.org"}
+    found = network.proxies(environment, ["10.0.0.5", "head.example.org"])
+    assert found.level == "problem" and "NO_PROXY does not name 10.0.0.5:" in found.said
+    assert found.action == "export NO_PROXY=127.0.0.1,10.0.0.5,head.example.org,localhost"
+    assert network.proxies({**environment, "NO_PROXY": "*"}, ["10.0.0.5"]).level == "ok"
+
+
+def test_where_the_gateway_is_to_listen() -> None:
+    here = network.own_address()
+    assert network.gateway_address("127.0.0.1", 0, elsewhere=False).level == "ok"
+    for host in ("127.0.0.1", "localhost", "0.0.0.0"):
+        found = network.gateway_address(host, 0, elsewhere=True)
+        assert found.level == "problem" and "means another machine" in found.said
+        assert f'host="{here}"' in found.action and "gateway_url" in found.action
+    found = network.gateway_address("198.51.100.7", 8090, elsewhere=True)
+    assert found.level == "problem" and "cannot listen on 198.51.100.7" in found.said
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        found = network.gateway_address("127.0.0.1", port, elsewhere=False)
+    assert (found.level, found.said) == ("problem", f"port {port} of 127.0.0.1 is taken")
+    assert network.gateway_address("127.0.0.1", port, elsewhere=False).level == "ok"
+
+
+def test_the_doctor_is_told_where_agents_and_the_cluster_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["doctor", "--runs", str(tmp_path / "runs"), "--host", "0.0.0.0", "--cluster", "http://127.0.0.1:9"]
+    assert main(asked) == 1
+    said = capsys.readouterr().out
+    assert "PROBLEM  gateway: 0.0.0.0 means another machine to agents that run elsewhere" in said
+    assert "PROBLEM  cluster: The Ray cluster's head does not answer at http://127.0.0.1:9" in said
 
 
 def test_runs_on_a_network_file_system_are_a_problem() -> None:
@@ -61,12 +99,11 @@ def test_runs_on_a_network_file_system_are_a_problem() -> None:
     assert machine.file_system(Path("/home"), mounts) in machine.NETWORK_FILE_SYSTEMS
 
 
-def test_clusters_and_addresses() -> None:
+def test_clusters() -> None:
     assert machine.ray_cluster("local", Workers()).level == "ok"
     found = machine.ray_cluster("http://127.0.0.1:9", Workers())
     assert found.level == "problem" and "does not answer" in found.said and "ray start --head" in found.action
     assert machine.ray_cluster("local", Workers(gpus=64)).level == "problem"
-    assert machine.gateway_address("127.0.0.1").level == "note" and machine.gateway_address("10.0.0.5").level == "ok"
 
 
 def test_the_doctor_refuses_a_recipe_that_this_machine_cannot_run(
