@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_lab.cluster import JobDiedError, JobFolder, Jobs, JobStatus
+from lightning_lab.cluster import HeadUnreachableError, JobDiedError, JobFolder, Jobs, JobStatus
 from lightning_lab.cluster.folder import machine
 from lightning_lab.notebook.errors import RunFailedError
 from lightning_lab.notebook.feed import RunFeed
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lightning_lab.notebook.lab import Lab
 
 POLL_S = 0.5
+_MISSES = 3
+"""Times in a row that a cluster does not answer before following ends: its head may be busy."""
 _SHOWN = 2000
 """Characters of a job's log that an error repeats."""
 
@@ -108,12 +110,15 @@ class AttachedRun(StoredRun):
 
     @property
     def state(self) -> str:
-        """The run's; before it has begun, and after its job died, the job's."""
+        """The run's; before it has begun, and after its job died, the job's. ``unreachable``: its cluster is gone."""
         if self.source.begun:
             stored = self.record.state
             if stored != "running":
                 return stored
-        status = self.job
+        try:
+            status = self.job
+        except HeadUnreachableError:
+            return "unreachable"
         return "failed" if status.state == "succeeded" and not self.source.begun else status.state
 
     @property
@@ -150,8 +155,8 @@ class AttachedRun(StoredRun):
         record = self.record
         if record.state == "running":
             raise JobDiedError(
-                f"The job of run {self.id} died ({status.state}) while it trained. What it stored is kept: go on with "
-                f'll.Lab(…, resume="{self.id}") and trainer.resume("{self.id}"). {self._last_words(status)}'
+                f"The job of run {self.id} died ({status.state}) while it trained. {self._go_on} "
+                f"{self._last_words(status)}"
             )
         if record.state == "failed":
             raise RunFailedError(f"Run {self.id} failed. {self.source.redaction.text(record.reason)}")
@@ -173,12 +178,31 @@ class AttachedRun(StoredRun):
         self._show(self.bundle)
 
     def _ended(self) -> JobStatus:
-        while not (status := self.job).ended:
+        misses = 0
+        while misses < _MISSES:
+            try:
+                status, misses = self.job, 0
+                if status.ended:
+                    return status
+            except HeadUnreachableError as error:
+                misses += 1
+                gone = error
             time.sleep(POLL_S)
-        return status
+        raise HeadUnreachableError(
+            f"{gone} Run {self.id} was followed there; Ray ends its jobs when its head is gone. {self._go_on}"
+        ) from gone
+
+    @property
+    def _go_on(self) -> str:
+        return (
+            "What it stored is kept: go on from the latest checkpoint with "
+            f'll.Lab(…, resume="{self.id}") and trainer.resume("{self.id}").'
+        )
 
     def _last_words(self, status: JobStatus) -> str:
-        return self.source.redaction.text(status.said or self.log()[-_SHOWN:]).strip()
+        said = status.said or self.log()
+        shown = said if len(said) <= _SHOWN else f"{said[: _SHOWN // 4]} … {said[-_SHOWN:]}"
+        return self.source.redaction.text(shown).strip()
 
 
 def _version(path: Path) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from lightning_lab.cluster import JobFolder, ProgramError
+from lightning_lab.cluster import JobFolder, ProgramError, Workers
 from lightning_lab.cluster.folder import machine
 from lightning_lab.store import StoreError, export_run
 
@@ -39,6 +39,18 @@ class Job:
         self.folder = folder
         self.lab: Lab | None = None
         self._over = threading.Event()
+
+    @property
+    def workers(self) -> Workers | None:
+        """The GPUs that it was submitted for; None for none."""
+        asked = Workers(**self.folder.read("job")["workers"])
+        return asked if asked.gpus else None
+
+    @property
+    def gpu_gib(self) -> float | None:
+        """GiB of one of them, where that is known."""
+        gib: float | None = self.folder.read("job").get("gpu_gib")
+        return gib
 
     def claim(self, lab: Lab) -> str | None:
         """The id that the program's run was promised; the first run that trains gets it."""
@@ -119,6 +131,11 @@ class Job:
 def claimed_run_id(lab: Lab) -> str | None:
     """In a job, the id of its run; None in a notebook."""
     return Job.current.claim(lab) if Job.current else None
+
+
+def submitted_workers() -> Workers | None:
+    """In a job, the GPUs that it was submitted for; None in a notebook."""
+    return Job.current.workers if Job.current else None
 
 
 def run_program(path: Path) -> Awaitable[Any] | None:

@@ -22,6 +22,7 @@ from lightning_lab.notebook.feed import RunFeed
 from lightning_lab.notebook.frames import Snapshot
 from lightning_lab.notebook.front_end import FrontEnd
 from lightning_lab.notebook.kernel import current_kernel
+from lightning_lab.notebook.memory_plan import check_memory
 from lightning_lab.notebook.on_show import OnShow
 from lightning_lab.notebook.opening import OneOpenLab
 from lightning_lab.notebook.panel import handlers
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from lightning_lab.cluster import Jobs, Workers
     from lightning_lab.gateway.agl import AglServer
+    from lightning_lab.training import TrainConfig
 
 log = logging.getLogger(__name__)
 
@@ -255,9 +257,12 @@ class Lab(metaclass=OneOpenLab):
         """
         return self._submissions.connect(address, python)
 
-    def check_workers(self, workers: Workers) -> None:
-        """Raises `cluster.WorkersMissingError` unless the connected cluster, or this machine, has them."""
-        self._submissions.check(workers)
+    def check_workers(self, workers: Workers, config: TrainConfig) -> None:
+        """Print a run's memory plan. Raises `planning.DoesNotFitError` for one that cannot fit, and
+        `cluster.WorkersMissingError` unless the connected cluster, or this machine, has the workers."""
+        gpu_gib = self._submissions.check(workers)
+        if workers.gpus:
+            check_memory(self.arguments["policy"], config, workers.gpus, gpu_gib)
 
     def attach(self, run_id: str) -> AttachedRun:
         """Follow a submitted run, in the panel too, from this or any kernel with the same ``runs`` folder.

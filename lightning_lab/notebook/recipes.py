@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import inspect
 import json
 import sys
 import threading
@@ -17,7 +18,7 @@ import cloudpickle
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from lightning_lab.cluster import Workers
+from lightning_lab.cluster import Workers, connect
 from lightning_lab.harnesses import Harness
 from lightning_lab.notebook.lab import Lab
 from lightning_lab.notebook.policies import Learner, LearnerSpec, Policy, PolicySpec
@@ -128,11 +129,14 @@ class Recipe(_Part):
         return Trainer(lab, self._harness(), self._tasks(), self._grader(), **self._settings())
 
     def open(self, runs: str | Path = "runs") -> Trainer:
-        """Check the memory plan, open the lab, and give the trainer: ``trainer.fit(recipe.steps)`` trains.
+        """Check memory plan and GPUs, open the lab, and give the trainer: ``trainer.fit(recipe.steps)`` trains.
 
-        Raises `planning.DoesNotFitError`, and what ``ll.Lab`` and ``ll.Trainer`` raise.
+        Raises `planning.DoesNotFitError`, `cluster.WorkersMissingError` where the recipe's cluster has not its GPUs,
+        and what ``ll.Lab`` and ``ll.Trainer`` raise.
         """
         self.plan().check()
+        if self.workers.gpus:
+            self.workers.check(connect(self.machine.cluster).nodes())
         return self.trainer_in(Lab(self._policy(), runs=runs, **self.lab))
 
     def _repr_html_(self) -> str:
@@ -253,12 +257,54 @@ def _check(recipe: Recipe) -> None:
     ]
     if unknown:
         raise RecipeError(f"The recipe {recipe.name} is not valid: {'; '.join(unknown)}.")
+    _check_options(recipe)
     try:
         recipe.workers  # noqa: B018 - the kind of GPU is checked when they are made
         recipe.config()
         recipe.plan()
     except (ConfigError, TypeError, ValueError) as error:
         raise RecipeError(f"The recipe {recipe.name} is not valid: {error}") from error
+
+
+def _check_options(recipe: Recipe) -> None:
+    """Options of policy and learner, by the names that their classes take. Raises `RecipeError`."""
+    try:
+        kinds = [("policy", recipe.policy.options, _policy_class(recipe.policy.kind))]
+        if recipe.learner is not None:
+            kinds.append(("learner", recipe.learner.options, _learner_class(recipe.learner.kind)))
+    except ImportError:
+        return  # without the train extra nothing of it can run here, which opening the recipe says
+    for place, options, kind in kinds:
+        parts = () if kind.__name__ == "VerlSettings" else ("model", "learner")  # which a recipe has elsewhere
+        known = [name for name in inspect.signature(kind).parameters if name not in parts]
+        unknown = [_unknown(f"{place}.options.{key}", known) for key in options if key not in known]
+        if unknown:
+            raise RecipeError(f"The recipe {recipe.name} is not valid: {'; '.join(unknown)}.")
+        if kind.__name__ == "VerlSettings":
+            try:
+                kind(**options)
+            except PolicyError as error:
+                raise RecipeError(f"The recipe {recipe.name} is not valid: learner: {error}") from error
+
+
+def _policy_class(kind: str) -> type:
+    if kind == "vllm":
+        from lightning_lab.policy.vllm import VllmPolicy
+
+        return VllmPolicy
+    from lightning_lab.policy.torch import TorchPolicy
+
+    return TorchPolicy
+
+
+def _learner_class(kind: str) -> type:
+    if kind == "verl":
+        from lightning_lab.policy.verl.settings import VerlSettings
+
+        return VerlSettings
+    from lightning_lab.policy.torch.detached import DetachedTorchLearner
+
+    return DetachedTorchLearner
 
 
 def _explained(error: Any) -> str:

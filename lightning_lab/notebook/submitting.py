@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ulid import ULID
 
-from lightning_lab.cluster import JobFolder, Jobs, ProgramError, Workers, connect, program_of
+from lightning_lab.cluster import JobFolder, Jobs, ProgramError, Workers, connect, jobs_at, program_of
 from lightning_lab.notebook.attached import AttachedRun, JobStore
 from lightning_lab.notebook.job import Job
 
@@ -37,10 +37,16 @@ class Submissions:
             shell.register_magic_function(self._magic, magic_kind="cell", magic_name=MAGIC)
         return self.jobs
 
-    def check(self, workers: Workers) -> None:
-        """Raises `cluster.WorkersMissingError`. In a job this was done when it was submitted."""
-        if Job.current is None:
-            workers.check((self.jobs or connect("local")).nodes())
+    def check(self, workers: Workers) -> float | None:
+        """GiB of one GPU, where that is known. Raises `cluster.WorkersMissingError`.
+
+        In a job this was done when it was submitted.
+        """
+        if Job.current is not None:
+            return Job.current.gpu_gib
+        nodes = (self.jobs or connect("local")).nodes()
+        workers.check(nodes)
+        return workers.memory_gib(nodes)
 
     def submit(self, cell: str, earlier: Sequence[str], workers: Workers) -> AttachedRun:
         """Send a cell with what it uses of earlier ones. Raises `cluster.JobError`."""
@@ -48,18 +54,18 @@ class Submissions:
         program = program_of(cell, earlier)
         if ".fit(" not in program:
             raise ProgramError("The cell trains nothing: a submitted cell needs a line with trainer.fit(steps=…).")
-        workers.check(jobs.nodes())
-        asked = {"cluster": jobs.address, "cwd": str(Path.cwd()), "workers": asdict(workers)}
+        about = {"workers": asdict(workers), "gpu_gib": self.check(workers)}
+        asked = {"cluster": jobs.address, "cwd": str(Path.cwd()), **about}
         job = JobFolder.create(self._lab.path.parent, str(ULID()), program, **asked)
         jobs.submit(job)
         return self._follow(job, jobs)
 
     def attach(self, run_id: str) -> AttachedRun:
-        """Raises `cluster.UnknownRunError` or `cluster.HeadUnreachableError`."""
+        """Raises `cluster.UnknownRunError`, or `cluster.HeadUnreachableError` for a run that has not ended."""
         if run_id in self._attached:
             return self._attached[run_id]
         job = JobFolder.open(self._lab.path.parent, run_id)
-        jobs = connect(job.read("job")["cluster"])
+        jobs = jobs_at(job.read("job")["cluster"])
         jobs.status(job)
         return self._follow(job, jobs)
 

@@ -13,7 +13,7 @@ from typing import Any
 from ulid import ULID
 
 from lightning_lab.cluster import Workers
-from lightning_lab.notebook.job import claimed_run_id
+from lightning_lab.notebook.job import claimed_run_id, submitted_workers
 from lightning_lab.notebook.lab import Lab
 from lightning_lab.notebook.parts import Parts
 from lightning_lab.notebook.results import checked_grader, checked_harness
@@ -71,16 +71,18 @@ class Trainer:
     def fit(self, steps: int, *, workers: Workers | None = None) -> RunHandle:
         """Start training in the background and return at once.
 
-        ``workers``: what this run needs; the cluster that the lab is connected to, or this machine, must have them
-        (`cluster.WorkersMissingError`). Who learns on them is the policy's setting (``ll.Learner.verl(ranks=8)``).
-        Raises `LabBusyError` when a run is training, `LabClosedError`, `training.ConfigError`, and `PolicyError` for a
-        policy that only answers.
+        ``workers``: the GPUs that this run needs, by default those that its cell was submitted for. The cluster that
+        the lab is connected to, or this machine, must have them (`cluster.WorkersMissingError`); the memory plan is
+        printed, and one that cannot fit is refused (`planning.DoesNotFitError`). Who learns on them is the policy's
+        setting (``ll.Learner.verl(ranks=8)``). Raises `LabBusyError` when a run is training, `LabClosedError`,
+        `training.ConfigError`, and `PolicyError` for a policy that only answers.
         """
         parts = self.lab.open_parts()
         config = self.config(steps)
-        if workers is not None:
-            self.lab.check_workers(workers)
         self.lab.refuse_a_second_run()
+        workers = workers or submitted_workers()
+        if workers is not None:
+            self.lab.check_workers(workers, config)
         settings = self._described(config)
         run_id = claimed_run_id(self.lab) or str(ULID())
         run = Run(id=run_id, kind="fit", state="running", settings=settings, created_at=time.time())
@@ -105,10 +107,10 @@ class Trainer:
         self.lab.refuse_a_second_run()
         run, folder = earlier_run(parts, run_id)
         config = self.config(steps or run.settings["steps"])
-        before = {**run.settings, "hashes": made_with(folder, folder.manifest()["hashes"])}
-        now = {**self._described(config), "hashes": made_with(folder, self._hashes(parts))}
-        refuse_differences(run_id, before, now)
-        state = last_state(parts, run, folder)
+        hashes = self._hashes(parts)
+        before = {**run.settings, "hashes": made_with(folder.manifest()["hashes"])}
+        refuse_differences(run_id, before, {**self._described(config), "hashes": made_with(hashes)})
+        state = last_state(parts, run, folder, hashes.get("model"))
         again = replace(run, state="running", reason="", finished_at=None, settings=self._described(config))
         loop = TrainingLoop(
             replace(parts, folder=folder),

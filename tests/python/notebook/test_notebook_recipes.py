@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lightning_lab.cluster import WorkersMissingError
 from lightning_lab.notebook.recipes import RecipeError, load_recipe, run_recipe
 from lightning_lab.planning import DoesNotFitError
 from lightning_lab.store import Store
@@ -50,6 +51,42 @@ def test_a_machine_that_is_too_small_is_refused_before_anything_starts(name: str
     with pytest.raises(DoesNotFitError, match="and a GPU has 2 GiB"):
         recipe.open(tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("qwen3_5_9b_swe", "Qwen3_5TextConfig"), ("qwen3_5_35b_a3b_swe", "Qwen3_5MoeTextConfig")],
+)
+def test_sizes_are_those_that_transformers_has_for_the_model(name: str, config: str) -> None:
+    import transformers
+
+    known = getattr(transformers, config)()
+    sizes = {**load_recipe(RECIPES / f"{name}.yaml").memory.sizes, "full_attention_interval": None}
+    assert {key: getattr(known, key) for key, value in sizes.items() if value is not None} == {
+        key: value for key, value in sizes.items() if value is not None
+    }
+    assert known.layer_types.count("full_attention") == known.num_hidden_layers // 4
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("qwen")])
+def test_a_machine_without_the_gpus_is_refused_before_anything_starts(name: str, tmp_path: Path) -> None:
+    with pytest.raises(WorkersMissingError, match="8 A100-80G GPUs are asked for"):
+        load_recipe(RECIPES / f"{name}.yaml").open(tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("policy__options", {"replica": 8}, "there is no key policy.options.replica; the nearest is replicas"),
+        ("learner__options", {"rank": 8}, "there is no key learner.options.rank; the nearest is ranks"),
+        ("learner__options", {"ranks": 8, "nodes": 3}, "8 ranks on 3 nodes"),
+        ("learner__options", {"optimizer": {"lr": 1}}, "learning_rate of the trainer"),
+    ],
+)
+def test_options_of_policy_and_learner_are_checked(place: str, value: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=said):
+        load_recipe(changed(tmp_path, "qwen3_5_9b_swe", **{place: value}))
 
 
 def test_a_recipe_runs_to_its_end_with_the_embedded_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

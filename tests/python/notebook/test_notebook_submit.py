@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
-from notebook_kernels import Kernel, wait_until
-from notebook_standin import StandInPolicy
+from notebook_kernels import HERE, REPOSITORY, Kernel, wait_until
+from notebook_standin import StandInPolicy, asker, says_yes, tasks
 
-from lightning_lab.cluster import JobDiedError, ProgramError, UnknownRunError, Workers, WorkersMissingError
-from lightning_lab.cluster.folder import JobFolder
+import lightning_lab as ll
+from lightning_lab.cluster import (
+    HeadUnreachableError,
+    JobDiedError,
+    JobFolder,
+    ProgramError,
+    UnknownRunError,
+    Workers,
+    WorkersMissingError,
+    jobs_at,
+)
 from lightning_lab.notebook import Lab
+from lightning_lab.notebook.attached import AttachedRun, JobStore
 
 IMPORTS = "import lightning_lab as ll\nfrom notebook_standin import StandInPolicy, asker, says_yes, tasks"
 OPEN = "lab = ll.Lab(StandInPolicy(), runs='runs', concurrency=4)"
@@ -88,3 +102,61 @@ async def test_what_cannot_be_sent_is_named_and_a_job_that_dies_says_why(
         assert JobFolder.open(tmp_path / "runs", run.id).read("ended")["exit_code"] == 1
     finally:
         lab.close()
+
+
+ENDLESS = """
+trainer = ll.Trainer(lab, asker, tasks(), says_yes, n=2, groups=2, checkpoint_every=1)
+run = trainer.fit(steps=10_000)
+"""
+
+
+async def test_submitted_runs_are_stopped_cancelled_and_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(REPOSITORY), str(HERE), os.environ.get("PYTHONPATH", ""))))
+    lab = Lab(StandInPolicy(), runs=tmp_path / "runs")
+    try:
+        runs = [lab._submissions.submit(ENDLESS, [IMPORTS, OPEN], Workers()) for _ in range(3)]
+        for run in runs:
+            wait_until(lambda run=run: run.source.begun and len(run.steps()), f"a step of {run!r}: {run.log()}", 120)
+        stopped, cancelled, killed = runs
+        stopped.stop()
+        cancelled.cancel()
+        about = killed.source.job.read("begun")
+        os.kill(about["pid"], signal.SIGKILL)
+        with pytest.raises(
+            JobDiedError, match=r"(?s)died \(failed\).*trainer\.resume.*killed \(SIGKILL\).*out of memory"
+        ):
+            await killed
+        assert killed.state == "failed"
+        for run in (stopped, cancelled):
+            await run
+            assert (run.state, run.job.state, run.done) == ("stopped", "succeeded", True)
+        assert "Cancelled" in cancelled.record.reason and not stopped.record.reason
+        steps = len(killed.steps())
+    finally:
+        lab.close()
+    wait_until(lambda: not psutil.pid_exists(about["pid"]), "the killed job's process to be gone")
+    lab = Lab(StandInPolicy(), runs=tmp_path / "runs", resume=killed.id)
+    try:
+        trainer = ll.Trainer(lab, asker, tasks(), says_yes, n=2, groups=2, checkpoint_every=1)
+        assert (await trainer.resume(killed.id, steps=steps + 1)).state == "finished"
+        assert [step.index for step in lab.store.steps(killed.id)] == list(range(steps + 1))
+    finally:
+        lab.close()
+
+
+async def test_a_cluster_that_is_gone_is_named_and_how_its_runs_ended_is_still_known(
+    tmp_path: Path, open_lab: Callable[..., Lab]
+) -> None:
+    lab = open_lab()
+    job = JobFolder.create(tmp_path / "runs", "01A", "…", cluster="http://127.0.0.1:9", cwd=".", workers={})
+    with pytest.raises(HeadUnreachableError, match="does not answer"):
+        lab.attach("01A")
+    run = AttachedRun(JobStore(job, lab), jobs_at("http://127.0.0.1:9"), lab.show)
+    assert run.state == "unreachable" and "unreachable" in repr(run)
+    with pytest.raises(HeadUnreachableError, match=r"does not answer.*Run 01A was followed there.*trainer\.resume"):
+        await run
+    job.write("ended", {"exit_code": 1, "error": "ValueError: no"})
+    assert lab.attach("01A").state == "failed" and lab.attach("01A") is lab.attach("01A")
+    with pytest.raises(JobDiedError, match=r"before its run began\. ValueError: no"):
+        await lab.attach("01A")
