@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -16,7 +17,7 @@ import numpy as np
 from lightning_lab.controller import Controller
 from lightning_lab.gateway import Gateway, Patience
 from lightning_lab.harnesses import Harness
-from lightning_lab.policy.base import Chunk, Rendered
+from lightning_lab.policy.base import Beginning, Chunk, Rendered
 from lightning_lab.records import Call, Ids, Message, Rollout, RolloutState, Run, Sampling, Task
 from lightning_lab.samples import SampleSet, build_samples
 from lightning_lab.store import Store
@@ -26,6 +27,9 @@ from lightning_lab.tokens import ChatCodec, tokenizer_directory
 TURN = "<|im_start|>assistant\n"
 Script = Callable[[str], str]
 """Prompt text → reply."""
+PIECES = 6
+TOLD = Patience(tell_s=0.02)
+"""Every reply comes in pieces, and streams tell them as they come."""
 
 
 @cache
@@ -69,16 +73,21 @@ class TokenPolicy:
         text = self.decode(prompt)
         self.generating.append(text)
         ids = sampled(self.script(text))
-        for part, reason in ((ids[:5], None), (ids[5:], "stop")):
+        parts = np.array_split(ids, PIECES)
+        for at, part in enumerate(parts):
             yield Chunk(
                 ids=part,
                 logprobs=np.full(len(part), -0.25, np.float32),
                 versions=np.full(len(part), self.version, np.int32),
-                finish_reason=reason,
+                finish_reason="stop" if at == len(parts) - 1 else None,
             )
+            await asyncio.sleep(TOLD.tell_s)
 
     def parse(self, ids: Ids, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
         return codec().parse(ids)
+
+    def beginning(self) -> Beginning:
+        return codec().beginning()
 
     def decode(self, ids: Ids) -> str:
         return codec().decode(ids)
@@ -92,7 +101,7 @@ def turns(prompt: str) -> int:
 class HarnessBench:
     """One gateway, one controller, one store."""
 
-    def __init__(self, root: Path, script: Script, *, patience: Patience | None = None) -> None:
+    def __init__(self, root: Path, script: Script, *, patience: Patience = TOLD) -> None:
         self.policy = TokenPolicy(script)
         self.store = Store(root / "store.sqlite")
         self.store.put_run(Run(id="run", kind="single", state="running", settings={}, created_at=time.time())).result(9)
