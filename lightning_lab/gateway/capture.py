@@ -16,7 +16,7 @@ from lightning_lab.gateway.exchange import Asked, Exchange, json_object
 from lightning_lab.gateway.ledger import Ledger
 from lightning_lab.gateway.prompt import NO_IDS, Prompt, prompt_of
 from lightning_lab.gateway.protocols.wire import Request, Wire
-from lightning_lab.gateway.retries import Retries
+from lightning_lab.gateway.retries import Retries, digest
 from lightning_lab.policy.base import ChatPolicy, ContextOverflowError, Policy, PolicyError
 from lightning_lab.records import Call, Outcome, Sampling
 
@@ -97,7 +97,9 @@ class Capture:
 
     async def count(self, wire: Wire, grant: Grant, raw: bytes) -> int:
         """How many tokens the prompt of a request has. Raises `Fault`, `PolicyError`; nothing is recorded."""
-        request = wire.read(json_object(raw))
+        body = json_object(raw)
+        digest(wire.name, body)  # refuses what is nested too deeply
+        request = wire.read(body)
         if self.endpoint is not None:
             count = await self.endpoint.count(request.messages, request.tools)
             if count is None:

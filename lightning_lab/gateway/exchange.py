@@ -140,9 +140,10 @@ class Exchange:
 
     def _read(self, raw: bytes) -> Request:
         """The request as it was meant: echoes told, and tool arguments as they were said."""
-        request = self._wire.read(json_object(raw))
+        body = json_object(raw)
+        self.digest = digest(self._wire.name, body)
+        request = self._wire.read(body)
         ledger = self._memory.ledger
-        self.digest = digest(self._wire.name, request.body)
         for call_id in ledger.take_proofs(request.messages, request.signatures):
             self._capture.store.mark_delivered(call_id)  # who echoes a minted id has read the reply
         if not self._wire.parses_arguments:

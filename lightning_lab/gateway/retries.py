@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from lightning_lab.gateway.errors import bad_request
+from lightning_lab.gateway.protocols.fields import deeper
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request
 
 _MOST = 32
@@ -39,9 +41,15 @@ class Answered:
 
 
 def digest(protocol: str, body: Mapping[str, Any]) -> int:
-    """Equal for equal requests, however they want to be answered. Python's hash is keyed and 64 bits wide."""
+    """Equal for equal requests, however they want to be answered. Python's hash is keyed and 64 bits wide.
+
+    Raises `Fault` 400 for a body that is nested so deeply that nothing could be written about it.
+    """
     asked = {key: value for key, value in body.items() if key not in _TRANSPORT}
-    return hash((protocol, orjson.dumps(asked)))
+    try:
+        return hash((protocol, orjson.dumps(deeper(asked))))
+    except TypeError:
+        raise bad_request("The body is nested too deeply, by more than 200 levels.", code="invalid_json") from None
 
 
 class Retries:

@@ -27,6 +27,7 @@ from lightning_lab.gateway.agl.wire import (
     WireRollout,
 )
 from lightning_lab.gateway.auth import Access
+from lightning_lab.gateway.protocols.fields import deeper
 from lightning_lab.gateway.tamper import tampering
 from lightning_lab.records import Outcome, Rollout, RolloutState, Run, Sampling
 from lightning_lab.store import Store
@@ -282,8 +283,8 @@ class AglRollouts:
 
 
 def _check_storable(value: Any) -> None:
-    """Raises `RefusedRequestError` 422 for JSON that no UTF-8 file can hold (lone surrogates, huge integers)."""
+    """Raises `RefusedRequestError` 422 for JSON that no record can hold (half characters, huge integers, no bottom)."""
     try:
-        orjson.dumps(value)
+        orjson.dumps(deeper(value))
     except TypeError as error:
         raise RefusedRequestError(422, f"The request cannot be stored: {error}") from None

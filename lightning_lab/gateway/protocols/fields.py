@@ -144,16 +144,16 @@ def image(part: JsonObject, param: str, *, after: int) -> JsonObject:
     return {"url": url, "after": after, **({"detail": detail} if detail else {})}
 
 
-def image_place(value: Any, at: str) -> str:
-    """Where the first image stands in what a client sent; empty without one."""
-    if is_image(value):
-        return at
+def image_place(value: Any, at: str, levels: int = 6) -> str:
+    """Where the first image stands in what a client sent, within so many levels; empty without one."""
+    if is_image(value) or not levels:
+        return at if levels else ""
     inside: list[tuple[str, Any]] = []
     if isinstance(value, list):
         inside = [(f"{at}[{index}]", one) for index, one in enumerate(value)]
     elif isinstance(value, dict):
         inside = [(f"{at}.{key}", one) for key, one in value.items()]
-    return next((found for where, one in inside if (found := image_place(one, where))), "")
+    return next((found for where, one in inside if (found := image_place(one, where, levels - 1))), "")
 
 
 def _source_url(source: JsonObject, where: str) -> str:
@@ -194,11 +194,19 @@ def function_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+def deeper(value: Any) -> Any:
+    """``value`` inside as many arrays as answers and records may put around it: where JSON is too deep, this is."""
+    for _ in range(_ROOM):
+        value = (value,)
+    return value
+
+
 def is_integer(value: Any) -> bool:
     """JSON has one kind of number: 1.0 is an integer, too."""
     return _is_number(value) and value == int(value)
 
 
+_ROOM = 32
 _IMAGES = {"image_url": "image_url", "input_image": "image_url", "image": "source"}
 """Parts that are images, and the field that holds them: Chat, Responses, Messages."""
 _PART_TEXT = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}

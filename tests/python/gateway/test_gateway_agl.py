@@ -212,6 +212,7 @@ async def test_an_id_of_the_labs_own_is_not_taken_over(served):
         b'[{"input": 1, "rollout_id": "a/b"}]',
         b'[{"input": 1, "rollout_id": ""}]',
         b'[{"input": 1, "metadata": {"x": "\\udfff"}}]',
+        b'[{"input": ' + b"[" * 240 + b"]" * 240 + b"}]",
     ],
 )
 async def test_what_cannot_be_stored_is_refused(served, body):

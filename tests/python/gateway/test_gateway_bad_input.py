@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -79,6 +80,42 @@ async def test_bodies_that_are_no_json_object(lab, path):
     async with lab.client() as client:
         for raw, code in NO_OBJECTS:
             check(await client.post(path, content=raw), 400, code)
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+DEEP = {
+    "unknown": '"x": {deep}',
+    "tools": '"tools": [{"type": "function", "name": "f", "function": {"name": "f", "parameters": {"a": {deep}}}}]',
+    "arguments": '"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": {"a": {deep}}}}]}]',
+    "input": '"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {"a": {deep}}}]}]',
+    "metadata": '"metadata": {"a": {deep}}',
+    "beside an image": '"messages": [{"y": {deep}, "role": "user", "content": [{"type": "image_url"}]}]',
+}
+"""Places of a body in which JSON may be nested without end."""
+
+
+@pytest.mark.parametrize("path", POSTS)
+async def test_bodies_without_a_bottom(lab, path):
+    """What can be read but not written again is refused before anything is made of it."""
+    sound = json.dumps(BODY)[1:-1]
+    async with lab.client() as client:
+        for place in DEEP.values():
+            for levels in (230, 300, 900, 1010):
+                raw = "{" + sound + ", " + place.replace("{deep}", nested(levels)) + "}"
+                check(await client.post(path, content=raw), 400, "invalid_json")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", CALLS)
+async def test_deep_bodies_are_answered_and_come_back_from_the_store(make_lab, path, stream):
+    lab, deep = make_lab(), json.loads(nested(180))
+    body = {**BODY, "stream": stream, "x": deep, "metadata": {"a": deep}}
+    async with lab.client() as client:
+        assert (await client.post(path, json=body)).status_code == 200
+    assert [call.request_extra["x"] for call in lab.calls()] == [deep]
 
 
 @pytest.mark.parametrize("path", POSTS)
