@@ -128,7 +128,8 @@ def content(value: Any, param: str) -> tuple[str, tuple[JsonObject, ...]]:
 
 def is_image(part: Any) -> bool:
     """Whether a part of a content is an image, in the words of any protocol."""
-    return isinstance(part, dict) and part.get("type") in _IMAGES
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and kind in _IMAGES
 
 
 def image(part: JsonObject, param: str, *, after: int) -> JsonObject:
