@@ -2,6 +2,7 @@
 
     python benchmarks/gateway.py --json
     python benchmarks/gateway.py --json --target http://127.0.0.1:9999/v1     # the same load on another proxy
+    python benchmarks/gateway.py --parts 2k --modes thread --seconds 4        # what a call costs, and in which thread
 
 Every part is a process of its own (`gateway_processes`): a scripted upstream, the bare forwarder (Starlette, aiohttp,
 orjson; it only keeps the ids), the gateway with everything on, and the load generator.
@@ -11,6 +12,8 @@ orjson; it only keeps the ids), the gateway with everything on, and the load gen
 * `cpu_ms_2k`, …: processor time of the server per call, in process mode of the gateway's process alone;
   `cpu_ratio_…`: the forwarder's over ours. On a machine that does other work as well, these say more than requests per
   second.
+* `loop_cpu_ms_2k`, `writer_cpu_ms_2k`, `panel_cpu_ms_2k`: the same by thread, where the gateway is a thread: its event
+  loop, the store's writer, and the thread that makes the panel's frames.
 * `added_p99_ms`: p99 of ours minus the forwarder's, 2 K, 32 clients; `p99_2k_ms`: ours.
 * `loop_lag_p99_ms`, `loop_lag_max_ms`: how late the gateway's event loop wakes up under the 2 K load;
   `loop_lag_128k_max_ms`: while eight replies of 128 K tokens arrive at once. In process mode, how long ``/health``
@@ -30,9 +33,9 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -48,11 +51,16 @@ from gateway_processes import (
     run_probe,
     run_upstream,
     started,
+    used_s,
     wait_for,
 )
 
 WARM = Load(2000, 200, 32, 1.0)
 TURNS = 2
+PARTS = ("2k", "30k", "inflight", "long", "busy")
+MODES = ("thread", "process")
+THREADS = {"loop": "lightning-lab-gateway", "writer": "store-writer", "panel": "lightning-lab-bridge"}
+"""Whose processor time is told, and how the names of those threads begin."""
 
 
 @dataclass
@@ -64,6 +72,8 @@ class Server:
     gateway_pid: int | None = None
     """The process that serves: ``pid`` or one below it."""
     pipe: Connection | None = None
+    threads: dict[str, int] = field(default_factory=dict)
+    """Names and system ids of the threads of ``pid``."""
 
     def load(self, load: Load) -> Outcome:
         return loaded(self.targets, load, self.gateway_pid)
@@ -79,6 +89,14 @@ class Server:
             outcome = self.load(load)
         lags = self._read() or seen
         return outcome, [1000 * lag for lag in lags], resident_mb(self.pid) - before
+
+    def cpu_s(self) -> dict[str, float]:
+        """Processor time of each of `THREADS`."""
+        found = {}
+        for short, name in THREADS.items():
+            tasks = [f"/proc/{self.pid}/task/{id_}" for key, id_ in self.threads.items() if key.startswith(name)]
+            found[short] = sum(map(used_s, tasks))
+        return found
 
     def _read(self) -> list[float]:
         assert self.pipe is not None
@@ -112,54 +130,71 @@ def ours(upstream: str, *, mode: str = "thread", busy: bool = False) -> Iterator
     here, there = multiprocessing.Pipe()
     with started(run_ours, there, upstream, mode, busy) as process:
         there.close()
-        accesses, gateway_pid = here.recv()
-        server = Server([(f"{url}/v1", key) for url, key in accesses], process.pid, gateway_pid, here)
+        accesses, gateway_pid, threads = here.recv()
+        server = Server([(f"{url}/v1", key) for url, key in accesses], process.pid, gateway_pid, here, threads)
         server.load(WARM)
         yield server
         here.send("stop")
         process.join(10)
 
 
-def measure(seconds: float, target: str | None) -> dict[str, float]:
-    """All figures. With a target only its own and the forwarder's."""
-    port = free_port()
+def measure(seconds: float, target: str | None, parts: Collection[str], modes: Collection[str]) -> dict[str, float]:
+    """All figures of these parts. With a target only its own and the forwarder's."""
+    port, figures = free_port(), dict[str, float]()
     with started(run_upstream, port):
         wait_for(port)
         upstream = f"http://127.0.0.1:{port}"
         with forwarder(upstream) as bare:
             if target is not None:
-                return rounded(compared(Server([(target, "none")]), bare, seconds))
-            with ours(upstream) as server:
-                figures = compared(server, bare, seconds) | long_replies(server)
-            with ours(upstream, mode="process", busy=True) as server:
-                outside = compared(server, bare, seconds) | long_replies(server)
+                return rounded(compared(Server([(target, "none")]), bare, seconds, parts))
+            if "thread" in modes:
+                with ours(upstream) as server:
+                    figures |= compared(server, bare, seconds, parts)
+            if "process" in modes:
+                with ours(upstream, mode="process", busy=True) as server:
+                    outside = compared(server, bare, seconds, parts)
                 figures |= {f"process_{name}": value for name, value in outside.items() if "forwarder" not in name}
-        with forwarder(upstream, busy=True) as bare, ours(upstream, busy=True) as server:
-            figures |= beside_python(server, bare, seconds)
+        if "busy" in parts:
+            with forwarder(upstream, busy=True) as bare, ours(upstream, busy=True) as server:
+                figures |= beside_python(server, bare, seconds)
     return rounded(figures)
 
 
-def compared(server: Server, bare: Server, seconds: float) -> dict[str, float]:
+def compared(server: Server, bare: Server, seconds: float, parts: Collection[str]) -> dict[str, float]:
     """Ours beside the forwarder's."""
     figures: dict[str, float] = {}
     part = seconds / TURNS
+    if "2k" in parts:
+        figures |= small_calls(server, bare, part)
+    if "30k" in parts:
+        figures |= pair("30k", *in_turns(server, bare, Load(30_000, 1000, 32, part)))
+    for clients in (200, 400) if "inflight" in parts else ():
+        many, bare_many = in_turns(server, bare, Load(2000, 200, clients, max(part, 3.0), delay_s=0.5))
+        figures |= {f"rps_{clients}": many.rps, f"inflight_{clients}_ratio": many.rps / bare_many.rps}
+    if "long" in parts and server.pipe is not None:
+        figures |= long_replies(server)
+    return figures
+
+
+def small_calls(server: Server, bare: Server, seconds: float) -> dict[str, float]:
     mine, theirs, lags, grown = [], [], [], 0.0
+    spent = dict.fromkeys(THREADS, 0.0)
     for _ in range(TURNS):
-        outcome, late, more = server.watched(Load(2000, 200, 32, part))
+        before = server.cpu_s()
+        outcome, late, more = server.watched(Load(2000, 200, 32, seconds))
+        spent = {name: spent[name] + used - before[name] for name, used in server.cpu_s().items()}
         mine.append(outcome)
         lags += late
         grown += more
-        theirs.append(bare.load(Load(2000, 200, 32, part)))
+        theirs.append(bare.load(Load(2000, 200, 32, seconds)))
     small, small_bare = together(mine), together(theirs)
-    figures |= pair("2k", small, small_bare)
+    figures = pair("2k", small, small_bare)
+    if server.pid == server.gateway_pid and server.threads:
+        figures |= {f"{name}_cpu_ms_2k": 1000 * used / small.requests for name, used in spent.items()}
     figures |= {"p99_2k_ms": small.p99_ms, "added_p99_ms": small.p99_ms - small_bare.p99_ms}
     figures["mb_per_call_2k"] = grown / small.requests
     if lags:
         figures |= {"loop_lag_p99_ms": float(np.quantile(lags, 0.99)), "loop_lag_max_ms": max(lags)}
-    figures |= pair("30k", *in_turns(server, bare, Load(30_000, 1000, 32, part)))
-    for clients in (200, 400):
-        many, bare_many = in_turns(server, bare, Load(2000, 200, clients, max(part, 3.0), delay_s=0.5))
-        figures |= {f"rps_{clients}": many.rps, f"inflight_{clients}_ratio": many.rps / bare_many.rps}
     return figures
 
 
@@ -210,8 +245,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object on one line")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each load")
     parser.add_argument("--target", help="base URL of another proxy (append /v1)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="which loads; all unless given")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="where the gateway runs; both")
     options = parser.parse_args()
-    figures = measure(options.seconds, options.target)
+    figures = measure(options.seconds, options.target, options.parts, options.modes)
     print(json.dumps(figures, indent=None if options.json else 2))
 
 

@@ -185,7 +185,8 @@ def run_ours(pipe: Connection, upstream: str, mode: str, busy: bool) -> None:
         bridge.start()
         accesses = [gateway.open_rollout(one.id) for one in rollouts]
         pid = gateway._process.pid if isinstance(gateway, GatewayProcess) else os.getpid()
-        pipe.send(([(access.url, access.key) for access in accesses], pid))
+        threads = {thread.name: thread.native_id for thread in threading.enumerate()}
+        pipe.send(([(access.url, access.key) for access in accesses], pid, threads))
         orders = threading.Thread(target=obey, args=(pipe, store, gateway), daemon=True)
         orders.start()
         if busy:
@@ -400,11 +401,13 @@ def cpu_s(pid: int | None) -> float:
     """Processor time of a process and all below it."""
     if pid is None:
         return 0.0
-    ticks = 0
-    for one in family(pid):
-        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(used_s(f"/proc/{one}") for one in family(pid))
+
+
+def used_s(place: str) -> float:
+    """Processor time of one process or thread, by its folder in ``/proc``."""
+    fields = Path(place, "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(pid: int) -> float:

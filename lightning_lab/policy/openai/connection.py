@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -39,7 +38,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        self._parts: deque[bytes] = deque()
+        self._parts: list[bytes] = []
         self._waiting = 0
         self._inflate: zlib._Decompress | None = None
         """Where the server compresses its answer, which nobody asks it to."""
@@ -71,16 +70,15 @@ class Connection(asyncio.Protocol):
             await self._wait()
 
     async def part(self) -> bytes:
-        """The next piece of the body; empty at its end."""
+        """All of the body that has come and was not read yet; empty at its end."""
         while not self._parts:
             if self._complete:
                 return b""
             await self._wait()
-        part = self._parts.popleft()
-        self._waiting -= len(part)
-        if self._waiting < _MOST_WAITING <= self._waiting + len(part):
+        parts, waiting, self._parts, self._waiting = self._parts, self._waiting, [], 0
+        if waiting >= _MOST_WAITING:
             self._read_on(True)
-        return part
+        return b"".join(parts)
 
     def release(self) -> None:
         """Done with this answer: the connection serves the next request, unless something is still to come."""

@@ -85,7 +85,7 @@ class EventReader:
             return
         *lines, rest = b"".join(self._unfinished).split(b"\n")
         self._unfinished = [rest]
-        for line in lines:
+        for line in filter(None, lines):
             if line.startswith(b"data:"):  # others are comments and names of events
                 data = line[5:].strip()
                 if data == _DONE:

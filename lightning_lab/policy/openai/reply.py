@@ -158,16 +158,21 @@ class EndpointReply:
 
     def _say(self, delta: Mapping[str, Any]) -> bool:
         """Add what was said; whether that was anything."""
-        reasoning = next((name for name in _REASONING if delta.get(name)), "")
-        if reasoning:
-            self._endpoint.reasoning_field = reasoning
-            self._reasoning.append(text_of(delta[reasoning]))
+        reasoning = self._think(delta)
         content = text_of(delta.get("content") or "")
         self._content.append(content)
         calls = delta.get("tool_calls") or []
         for at, call in enumerate(calls):
             self._call(int(call.get("index") or at), call.get("function") or {})
         return bool(reasoning or content or calls)
+
+    def _think(self, delta: Mapping[str, Any]) -> bool:
+        for name in _REASONING:
+            if thought := delta.get(name):
+                self._endpoint.reasoning_field = name
+                self._reasoning.append(text_of(thought))
+                return True
+        return False
 
     def _call(self, index: int, function: Mapping[str, Any]) -> None:
         call = self._tool_calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
