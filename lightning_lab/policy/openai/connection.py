@@ -14,6 +14,8 @@ import httptools
 
 _MOST_WAITING = 1 << 16
 """Bytes of an answer that wait to be read before the server is made to wait."""
+LONGEST_PART = 1 << 15
+"""Bytes of an answer that are read at once: a few milliseconds of an event loop's time."""
 COMPRESSED = frozenset({"gzip", "x-gzip", "deflate"})
 """How a server may compress what it was asked not to."""
 _EITHER = zlib.MAX_WBITS | 32
@@ -70,15 +72,21 @@ class Connection(asyncio.Protocol):
             await self._wait()
 
     async def part(self) -> bytes:
-        """All of the body that has come and was not read yet; empty at its end."""
+        """What has come of the body and was not read yet, `LONGEST_PART` or a little more of it; empty at its end."""
         while not self._parts:
             if self._complete:
                 return b""
             await self._wait()
-        parts, waiting, self._parts, self._waiting = self._parts, self._waiting, [], 0
-        if waiting >= _MOST_WAITING:
+        count = size = 0
+        while count < len(self._parts) and size < LONGEST_PART:
+            size += len(self._parts[count])
+            count += 1
+        part = b"".join(self._parts[:count])
+        del self._parts[:count]
+        self._waiting -= size
+        if self._waiting < _MOST_WAITING <= self._waiting + size:
             self._read_on(True)
-        return b"".join(parts)
+        return part
 
     def release(self) -> None:
         """Done with this answer: the connection serves the next request, unless something is still to come."""

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from lightning_lab.policy.base import PolicyError
-from lightning_lab.policy.openai.connection import COMPRESSED, Connection
+from lightning_lab.policy.openai.connection import COMPRESSED, LONGEST_PART, Connection
 from lightning_lab.policy.openai.connections import Connections
 from lightning_lab.policy.openai.events import Event, EventReader
 from lightning_lab.policy.openai.faults import fault, is_overflow, may_pass, message_of
@@ -75,6 +75,8 @@ class Endpoint:
                 if reader.done:
                     await _linger(answer)
                     return
+                if len(part) >= LONGEST_PART:
+                    await asyncio.sleep(0)  # others' turn
                 part = await answer.part()
             for event in reader.rest():
                 hear(event)
