@@ -130,7 +130,7 @@ def content_body(value: Task | HarnessInfo | Message | Sequence[Any] | Mapping[s
 def content_record(kind: str, body: str) -> Any:
     """The inverse of `content_body`."""
     if kind == "message":
-        value = enc.load_texts(body)
+        value = enc.load_json(body)
         calls, images = tuple(value.pop("tool_calls", ())), tuple(value.pop("images", ()))
         return Message(role=value.pop("role", ""), tool_calls=calls, images=images, **value)
     value = enc.load_json(body)
@@ -161,7 +161,7 @@ def call_body(call: Call) -> str:
 
 def call_record(call: RebuiltCall, contents: Mapping[int, Any]) -> Call:
     row = call.row
-    body = enc.load_texts(row["body"])
+    body = enc.load_json(row["body"])
     request = contents[row["request"]]
     return Call(
         id=row["id"],

@@ -396,10 +396,11 @@ async def test_a_client_that_leaves_before_its_body_is_complete(lab):
     assert len(lab.calls()) == 1
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_while_the_model_speaks(make_lab, stream):
+@pytest.mark.parametrize(("stream", "length"), [(False, 1), (True, 1), (False, 300_000)])
+async def test_a_client_that_leaves_while_the_model_speaks(make_lab, stream, length):
+    """Also one whose body was so long that the server stopped reading for a while."""
     lab = make_lab(lambda _: Say("abc", hold=True))
-    _, writer = await raw_request(lab, json.dumps(chat_body(stream=stream)).encode())
+    _, writer = await raw_request(lab, json.dumps(chat_body("x" * length, stream=stream)).encode())
     await lab.until(lambda: lab.gateway.admission.in_flight == 1)
     await asyncio.sleep(0.05)
     writer.close()
