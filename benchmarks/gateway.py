@@ -78,17 +78,21 @@ class Server:
     def load(self, load: Load) -> Outcome:
         return loaded(self.targets, load, self.gateway_pid)
 
-    def watched(self, load: Load) -> tuple[Outcome, list[float], float]:
-        """The outcome, the lags of the loop in ms, and the memory that it took in MB."""
-        if self.pipe is None or self.pid is None:
-            return self.load(load), [], float("nan")
-        self._read()
-        before = resident_mb(self.pid)
+    def watched(self, load: Load) -> tuple[Outcome, list[float]]:
+        """The outcome, and the lags of the loop in ms."""
+        if self.pipe is None:
+            return self.load(load), []
         self.pipe.send("watch")
         with probed(self.targets[0][0]) as seen:
             outcome = self.load(load)
-        lags = self._read() or seen
-        return outcome, [1000 * lag for lag in lags], resident_mb(self.pid) - before
+        return outcome, [1000 * lag for lag in self._read() or seen]
+
+    def resident_mb(self) -> float:
+        """Memory once everything is stored."""
+        if self.pipe is None or self.pid is None:
+            return float("nan")
+        self._read()
+        return resident_mb(self.pid)
 
     def cpu_s(self) -> dict[str, float]:
         """Processor time of each of `THREADS`."""
@@ -177,22 +181,17 @@ def compared(server: Server, bare: Server, seconds: float, parts: Collection[str
 
 
 def small_calls(server: Server, bare: Server, seconds: float) -> dict[str, float]:
-    mine, theirs, lags, grown = [], [], [], 0.0
-    spent = dict.fromkeys(THREADS, 0.0)
-    for _ in range(TURNS):
-        before = server.cpu_s()
-        outcome, late, more = server.watched(Load(2000, 200, 32, seconds))
-        spent = {name: spent[name] + used - before[name] for name, used in server.cpu_s().items()}
-        mine.append(outcome)
-        lags += late
-        grown += more
-        theirs.append(bare.load(Load(2000, 200, 32, seconds)))
-    small, small_bare = together(mine), together(theirs)
+    """Speed first, then, under the same load once more, lag and memory: who looks for those is work for the loop."""
+    load = Load(2000, 200, 32, seconds)
+    before, mb_before = server.cpu_s(), server.resident_mb()
+    small, small_bare = in_turns(server, bare, load)
     figures = pair("2k", small, small_bare)
     if server.pid == server.gateway_pid and server.threads:
+        spent = {name: used - before[name] for name, used in server.cpu_s().items()}
         figures |= {f"{name}_cpu_ms_2k": 1000 * used / small.requests for name, used in spent.items()}
     figures |= {"p99_2k_ms": small.p99_ms, "added_p99_ms": small.p99_ms - small_bare.p99_ms}
-    figures["mb_per_call_2k"] = grown / small.requests
+    watched, lags = server.watched(load)
+    figures["mb_per_call_2k"] = (server.resident_mb() - mb_before) / (small.requests + watched.requests)
     if lags:
         figures |= {"loop_lag_p99_ms": float(np.quantile(lags, 0.99)), "loop_lag_max_ms": max(lags)}
     return figures
@@ -227,7 +226,7 @@ def pair(name: str, mine: Outcome, theirs: Outcome) -> dict[str, float]:
 
 
 def long_replies(server: Server) -> dict[str, float]:
-    _, lags, _ = server.watched(Load(1000, 131_072, 8, 1.0, once=True))
+    _, lags = server.watched(Load(1000, 131_072, 8, 1.0, once=True))
     return {"loop_lag_128k_max_ms": max(lags)}
 
 
