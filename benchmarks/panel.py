@@ -7,6 +7,7 @@ stored run with one sample of 100,000 tokens and 100,000 steps.
 
 * `first_paint_ms`: from the command "Open Lightning Lab" to the first frame in which the panel's page is painted.
 * `event_to_pixel_ms`: median over 100 events/s, from an event in the kernel to the frame that shows its number.
+* `after_silence_ms`: from the end of a C call that held the GIL for 5 s to the frame in which the counts are the lab's.
 * `rows_load_ms`: 100,000 rollouts, from the moment the lab has them until the panel's table has all.
 * `grid_fps_ratio`: frames per second while the grid of 100,000 rows scrolls / those of an empty page in the same run.
 * `chart_ms`, `strip_ms`: script time a frame (Chromium's own counter) with four charts of 100,000 points under a moving
@@ -108,7 +109,12 @@ def main() -> None:
 
 
 def measure_live(browser: Browser, lab: JupyterLab) -> dict[str, float]:
-    sources = ["import panel_lab; lab = panel_lab.start()", "lab.count(seconds=6)", f"lab.grow({ROWS})"]
+    sources = [
+        "import panel_lab; lab = panel_lab.start()",
+        "lab.count(seconds=6)",
+        "lab.fall_silent(5, events=50)",
+        f"lab.grow({ROWS})",
+    ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, lab.root / "bench.ipynb")
@@ -124,10 +130,11 @@ def measure_live(browser: Browser, lab: JupyterLab) -> dict[str, float]:
     page.evaluate(WATCH)
     run_cell(page, 1)
     events = read_when_there(page, lab.root / "events.json")
-    latency = event_to_pixel(
-        events, page.evaluate("() => { cancelAnimationFrame(window.watching); return window.seen; }")
-    )
     run_cell(page, 2)
+    ended = float(read_when_there(page, lab.root / "silence.json"))
+    expect(page.get_by_test_id("ll-count-total")).to_have_attribute("data-value", str(len(events) + 50))
+    seen = page.evaluate(SEEN)
+    run_cell(page, 3)
     loaded = page.evaluate(ALL_ROWS, ROWS)
     began = float(read_when_there(page, lab.root / "grown.json"))
     page.wait_for_timeout(8_000)  # the frames repeat what was asked for already
@@ -135,7 +142,8 @@ def measure_live(browser: Browser, lab: JupyterLab) -> dict[str, float]:
     page.context.close()
     return {
         "first_paint_ms": first_paint,
-        "event_to_pixel_ms": latency,
+        "event_to_pixel_ms": event_to_pixel(events, seen),
+        "after_silence_ms": 1000 * max(0.0, seen[-1][1] - ended),
         "rows_load_ms": 1000 * (loaded - began),
         "grid_fps_ratio": fps / empty,
     }

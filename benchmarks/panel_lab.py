@@ -5,6 +5,7 @@ Runs in the benchmark's kernel.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
 import time
@@ -55,6 +56,14 @@ class CountingLab:
             self._bridge.wake()
         time.sleep(1)
         Path("events.json").write_text(json.dumps(times))
+
+    def fall_silent(self, seconds: float, events: int) -> None:
+        """So many events, and then a C call that holds the GIL; when that ended goes into ``silence.json``."""
+        for _ in range(events):
+            self.total += 1
+            self._bridge.wake()
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+        Path("silence.json").write_text(json.dumps(time.time()))
 
     def grow(self, rows: int) -> None:
         """The lab has so many rollouts at once; the time goes into ``grown.json``."""

@@ -27,7 +27,9 @@ ctypes.PyDLL(None).sleep(6)  # a call in C that does not release the interpreter
 END = """
 import json
 run.cancel(); run.join(60); lab.store.flush()
-json.dump(lab.store.counts(run.id), open("truth.json", "w"))
+from urllib.parse import urlsplit
+port = str(urlsplit(lab.url).port)
+json.dump({**lab.store.counts(run.id), "port": port}, open("truth.json", "w"))
 """
 
 
@@ -63,11 +65,25 @@ def test_silence_two_tabs_and_a_restart(jupyterlab: JupyterLab, page: Page) -> N
         for name in ("total", "succeeded", "cancelled", "calls"):
             wait_for(lambda tab=tab, name=name: number(tab, name) == truth[name], f"{name} to equal the store's", 15)
 
+    assert truth["port"] not in what_the_browser_keeps(page, jupyterlab)
     restart_kernel(page)
     expect(page.get_by_text("The lab is closed.").first).to_be_visible()
     assert number(page, "total") == truth["total"], "what the kernel had to say stays legible"
     run_cell(page, 0)
     wait_for(lambda: number(page, "total") == 0, "the new lab to take the old one's place")
+
+
+def what_the_browser_keeps(page: Page, lab: JupyterLab) -> str:
+    """The saved notebook, the saved layout, and the page's own storage."""
+    page.keyboard.press("Control+s")
+    wait_for(lambda: "lightning-lab" in (lab.root / "run.ipynb").read_text(), "the notebook to be saved with its views")
+    wait_for(lambda: any("lightning-lab" in layout for layout in layouts(lab)), "the layout to be saved")
+    storage = page.evaluate("() => JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    return "\n".join([(lab.root / "run.ipynb").read_text(), storage, *layouts(lab)])
+
+
+def layouts(lab: JupyterLab) -> list[str]:
+    return [path.read_text() for path in lab.root.parents[1].glob("workspaces/*")]
 
 
 def second_tab(page: Page, lab: JupyterLab) -> Page:
