@@ -39,6 +39,7 @@ class Job:
         self.folder = folder
         self.lab: Lab | None = None
         self._over = threading.Event()
+        self._cancelled = False
 
     @property
     def workers(self) -> Workers | None:
@@ -101,17 +102,20 @@ class Job:
                 await asyncio.to_thread(self.lab.close)
 
     def _watch(self) -> None:
-        """Stop the run when the notebook asks for it."""
+        """Stop the run when the notebook asks for it; cancel one that was about to begin when the job was ended."""
         while not self._over.wait(LOOK_S):
             run = self.lab.active_run if self.lab else None
-            if run is not None and self.folder.asked_to_stop:
+            if run is not None and self._cancelled:
+                run.cancel()
+            elif run is not None and self.folder.asked_to_stop:
                 run.stop()
 
     def _end(self) -> None:
-        run = self.lab.active_run if self.lab else None
-        if run is None:
+        self._cancelled = True
+        if self.lab is None:
             raise SystemExit("The job was ended before its run began.")
-        run.cancel()
+        if self.lab.active_run is not None:
+            self.lab.active_run.cancel()
 
     def _copy_home(self) -> None:
         """For a notebook on another machine: a live store's files can be mapped on one machine only."""
