@@ -46,4 +46,6 @@ async def test_every_step_publishes_what_it_learned(
     assert [step.version for step in steps] == [1, 2] and not any(step.skipped for step in steps)
     for step in steps:
         assert step.metrics["parity_logprob_max"] < 1e-3 and step.metrics["publish_s"] > 0
-        assert step.metrics["logprob_diff_max"] < 1e-3  # what was learned from agrees with what was sampled
+        if step.metrics["staleness_max"] == 0:  # what was learned from agrees with what was sampled by these weights
+            assert step.metrics["logprob_diff_max"] < 1e-3
+    assert steps[0].metrics["staleness_max"] == 0
