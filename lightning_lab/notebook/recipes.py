@@ -106,6 +106,8 @@ class Recipe(_Part):
     memory: MemoryPart
     lab: dict[str, Any] = Field(default_factory=dict)
     """Arguments of ``ll.Lab``: ``concurrency``, ``host``, ``port``, ``gateway``."""
+    kubernetes: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of ``lab.kubernetes``, for a harness with an ``image``: ``namespace`` and others."""
     steps: int
     trainer: dict[str, Any] = Field(default_factory=dict)
     """Settings of ``ll.Trainer``, those of `training.TrainConfig`."""
@@ -132,12 +134,19 @@ class Recipe(_Part):
         """Check memory plan and GPUs, open the lab, and give the trainer: ``trainer.fit(recipe.steps)`` trains.
 
         Raises `planning.DoesNotFitError`, `cluster.WorkersMissingError` where the recipe's cluster has not its GPUs,
-        and what ``ll.Lab`` and ``ll.Trainer`` raise.
+        and what ``ll.Lab``, ``lab.kubernetes`` and ``ll.Trainer`` raise.
         """
         self.plan().check()
         if self.workers.gpus:
             self.workers.check(connect(self.machine.cluster).nodes())
-        return self.trainer_in(Lab(self._policy(), runs=runs, **self.lab))
+        lab = Lab(self._policy(), runs=runs, **self.lab)
+        try:
+            if self.kubernetes:
+                lab.kubernetes(**self.kubernetes)
+            return self.trainer_in(lab)
+        except BaseException:
+            lab.close()
+            raise
 
     def _repr_html_(self) -> str:
         return self.plan()._repr_html_()
@@ -238,6 +247,11 @@ def _check(recipe: Recipe) -> None:
     of_harness = [name for name in ("python", "profile", "image") if getattr(recipe.harness, name)]
     if len(of_harness) != 1:
         raise RecipeError(f"{recipe.name}: harness has one of python, profile and image; here are {len(of_harness)}.")
+    if not bool(recipe.harness.image) == bool(recipe.kubernetes) == ("namespace" in recipe.kubernetes):
+        raise RecipeError(
+            f"{recipe.name}: a harness with an image runs in pods, and only such a one: give both harness.image and "
+            "kubernetes.namespace, or neither."
+        )
     if bool(recipe.tasks.python) == bool(recipe.tasks.jsonl):
         raise RecipeError(f"{recipe.name}: tasks has either python or jsonl.")
     known = {
@@ -245,12 +259,14 @@ def _check(recipe: Recipe) -> None:
         "memory.layout": [field.name for field in fields(Layout) if field.name not in ("engine", "gpus", "gpu_gib")],
         "memory.engine": [field.name for field in fields(EngineLayout)],
         "lab": ["concurrency", "gateway", "host", "port"],
+        "kubernetes": [name for name in inspect.signature(Lab.kubernetes).parameters if name != "self"],
     }
     given = {
         "trainer": recipe.trainer,
         "memory.layout": recipe.memory.layout,
         "memory.engine": recipe.memory.engine,
         "lab": recipe.lab,
+        "kubernetes": recipe.kubernetes,
     }
     unknown = [
         _unknown(f"{part}.{key}", known[part]) for part in known for key in given[part] if key not in known[part]

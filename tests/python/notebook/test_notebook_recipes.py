@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from lightning_lab.cluster import WorkersMissingError
+from lightning_lab.controller.kubernetes.settings import ClusterError
 from lightning_lab.notebook.recipes import RecipeError, load_recipe, run_recipe
 from lightning_lab.planning import DoesNotFitError
 from lightning_lab.store import Store
@@ -115,6 +116,12 @@ def test_a_recipe_runs_to_its_end_with_the_embedded_backend(tmp_path: Path, caps
         ({"memory__sizes": {"model_type": "mamba2"}, "policy__model": "none"}, "'mamba2' are not known"),
         ({"harness": {"python": "sums.py:asker", "profile": "codex"}}, "one of python, profile and image; here are 2"),
         ({"tasks": {}}, "either python or jsonl"),
+        ({"harness": {"image": "agent:1"}}, "both harness.image and kubernetes.namespace"),
+        ({"kubernetes": {"namespace": "rl"}}, "both harness.image and kubernetes.namespace"),
+        (
+            {"harness": {"image": "a"}, "kubernetes": {"namespace": "rl", "contxt": "x"}},
+            "kubernetes.contxt; the nearest",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -130,3 +137,10 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
         recipe._grader()
     with pytest.raises(RecipeError, match=r"no\.jsonl cannot be read"):
         recipe._tasks()
+
+
+def test_an_image_is_run_in_the_cluster_that_the_recipe_names(tmp_path: Path) -> None:
+    cluster = {"namespace": "rl", "gateway_url": "http://10.0.0.1:8000", "kubeconfig": str(tmp_path / "no-config")}
+    settings = {"policy__model": "quickstart", "harness": {"image": "agent:1"}, "kubernetes": cluster}
+    with pytest.raises(ClusterError, match="no usable configuration of a cluster"):
+        load_recipe(changed(tmp_path, "smollm2_cpu", **settings)).open(tmp_path / "runs")
