@@ -15,6 +15,7 @@ from lightning_lab.policy.base import LossRow, UpdateResult
 from lightning_lab.policy.torch import TorchPolicy
 from lightning_lab.policy.torch.checkpoint import load_weights
 from lightning_lab.policy.verl import VerlLearner
+from lightning_lab.policy.verl.errors import ClusterError, SettingsError
 
 MODEL = "quickstart"
 PLAIN = {"optimizer": "SGD"}
@@ -92,3 +93,17 @@ def test_the_gradient_is_that_of_the_embedded_learner(embedded: TorchPolicy, tmp
             assert result.rollout_weights == pytest.approx(dict(told.rollout_weights), abs=1e-5)
     finally:
         learner.close()
+
+
+def test_a_cluster_without_the_gpus_is_refused() -> None:
+    learner = VerlLearner(MODEL, ranks=512, device="cuda")
+    with pytest.raises(ClusterError, match="512 ranks on 1 node"):
+        learner.start()
+    learner.close()
+
+
+def test_settings_that_verl_does_not_know_are_refused() -> None:
+    learner = VerlLearner(MODEL, engine={"ulysses": 2})
+    with pytest.raises(SettingsError, match="ulysses_sequence_parallel_size"):
+        learner.start()
+    learner.close()

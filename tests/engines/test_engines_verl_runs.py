@@ -1,4 +1,4 @@
-"""Whole runs whose learner is verl's ranks in Ray, and what is left of them when a part of the learner dies."""
+"""Whole runs: vLLM samples, two ranks of verl learn; and what is left of a run when a part of the learner dies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from engines_server import socket_of
 from engines_verl_agent import asker, numerate
 from engines_verl_rows import make_rows
 
@@ -21,7 +22,7 @@ from lightning_lab.notebook import Lab
 from lightning_lab.policy.torch.checkpoint import load_weights
 from lightning_lab.policy.torch.detached import DetachedTorchLearner
 from lightning_lab.policy.verl import VerlLearner
-from lightning_lab.policy.verl.errors import ClusterError, SettingsError
+from lightning_lab.policy.vllm import VllmPolicy
 
 MODEL = "quickstart"
 RANKS = 2
@@ -30,14 +31,16 @@ pytestmark = pytest.mark.timeout(900)
 
 
 class Bench:
-    """A lab whose learner is two ranks, and its trainer; opened again where a test breaks the learner."""
+    """A lab whose servers are vLLM's and whose learner is two ranks, and its trainer; opened again where a test breaks
+    the learner. The server outlives the lab."""
 
-    def __init__(self, runs: Path) -> None:
-        self._runs = runs
+    def __init__(self, runs: Path, url: str) -> None:
+        self._runs, self._url = runs, url
         self.open()
 
     def open(self, resume: str | None = None) -> None:
-        policy = ll.Policy.torch(MODEL, learner=ll.Learner.verl(RANKS), seed=5)
+        learner = ll.Learner.verl(RANKS, collocated=True)
+        policy = ll.Policy.vllm(MODEL, url=self._url, learner=learner, collocated=True)
         self.lab = ll.Lab(policy=policy, runs=self._runs, resume=resume)
         tasks = ll.tasks.reasoning_gym("chain_sum", 40, seed=0)
         self.trainer = ll.Trainer(
@@ -55,13 +58,18 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("runs"))
-    yield made
-    made.lab.close()
+    servers = VllmPolicy(MODEL, kv_bytes=2**28, threads=1)
+    try:
+        servers.start()
+        made = Bench(tmp_path_factory.mktemp("runs"), socket_of(servers))
+        yield made
+        made.lab.close()
+    finally:
+        servers.close()
 
 
 def learner_of(lab: Lab) -> VerlLearner:
-    learner = lab.open_parts().policy._teacher
+    learner = lab.open_parts().policy._learner
     assert isinstance(learner, VerlLearner)
     return learner
 
@@ -117,6 +125,29 @@ def test_three_optimiser_steps_are_those_of_the_embedded_learner(bench: Bench, t
         assert torch.equal(weight, first[name]), name
 
 
+def test_three_updates_reach_the_server(bench: Bench, tmp_path: Path) -> None:
+    """From the agent's call to the weights on the server, which sleeps while the ranks learn."""
+    lab = bench.lab
+    run = bench.trainer.fit(steps=3)
+    assert run.join(600)
+    assert (run.state, run.record.reason) == ("finished", "")
+    steps = lab.store.steps(run.id)
+    assert [(step.version, step.skipped) for step in steps] == [(1, ""), (2, ""), (3, "")]
+    for step in steps:
+        assert math.isfinite(step.metrics["loss"]) and math.isfinite(step.metrics["reward"])
+        assert step.metrics["grad_norm"] > 0
+        assert step.metrics["logprob_diff_max"] < 1e-3  # the ranks read what the server sampled
+        assert step.metrics["parity_logprob_max"] < 1e-3  # the server samples what the ranks learned
+    learner = learner_of(lab)
+    learner.export(tmp_path)
+    learned, first = load_weights(tmp_path), load_weights(learner.directory)
+    served = load_weights(lab.open_parts().policy._weights.current)
+    assert learned.keys() == served.keys()
+    for name, weight in learned.items():
+        assert torch.equal(weight, served[name]), name
+    assert any(not torch.equal(weight, first[name]) for name, weight in learned.items())
+
+
 def test_a_rank_that_dies_in_an_update_costs_no_step_of_the_run(bench: Bench) -> None:
     """The rank is stopped first, so that it surely dies in the middle."""
     lab, trainer = bench.lab, bench.trainer
@@ -145,28 +176,6 @@ def test_a_rank_that_dies_in_an_update_costs_no_step_of_the_run(bench: Bench) ->
     assert killed not in learner_of(lab).pids
 
 
-def test_three_updates_on_two_ranks_reach_what_samples(bench: Bench, tmp_path: Path) -> None:
-    lab, trainer = bench.lab, bench.trainer
-    version = lab.open_parts().policy.version
-    run = trainer.fit(steps=3)
-    assert run.join(600)
-    assert (run.state, run.record.reason) == ("finished", "")
-    steps = lab.store.steps(run.id)
-    assert [step.skipped for step in steps] == ["", "", ""]
-    assert [step.version for step in steps] == [version + 1, version + 2, version + 3]
-    for step in steps:
-        assert math.isfinite(step.metrics["loss"]) and math.isfinite(step.metrics["reward"])
-        assert step.metrics["grad_norm"] > 0
-        assert step.metrics["logprob_diff_max"] < 1e-3  # the ranks read what the engine sampled
-    learner_of(lab).export(tmp_path)
-    learned, first = load_weights(tmp_path), load_weights(learner_of(lab).directory)
-    sampled = dict(lab.open_parts().policy._model.named_parameters())
-    assert sampled.keys() == learned.keys()
-    for name, weight in sampled.items():
-        assert torch.equal(weight, learned[name]), name
-    assert any(not torch.equal(weight, first[name]) for name, weight in learned.items())
-
-
 def test_a_head_that_is_gone_in_an_update_ends_the_run_by_name(bench: Bench) -> None:
     lab = bench.lab
     run = bench.trainer.fit(steps=2)
@@ -182,17 +191,3 @@ def test_a_head_that_is_gone_in_an_update_ends_the_run_by_name(bench: Bench) -> 
     assert "The head of the Ray cluster" in run.record.reason
     assert "trainer.resume" in run.record.reason
     wait_until(lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, "the rank to end", 60)
-
-
-def test_a_cluster_without_the_gpus_is_refused() -> None:
-    learner = VerlLearner(MODEL, ranks=512, device="cuda")
-    with pytest.raises(ClusterError, match="512 ranks on 1 node"):
-        learner.start()
-    learner.close()
-
-
-def test_settings_that_verl_does_not_know_are_refused() -> None:
-    learner = VerlLearner(MODEL, engine={"ulysses": 2})
-    with pytest.raises(SettingsError, match="ulysses_sequence_parallel_size"):
-        learner.start()
-    learner.close()
