@@ -189,3 +189,18 @@ def test_a_link_in_the_place_of_the_working_directory_is_not_copied(bench, tmp_p
     assert (rollout.outcome, rollout.reward) == (Outcome.GRADER_ERROR, None)
     assert "put a link in its place" in rollout.verdict
     assert private.stat().st_mode & 0o777 == 0o755
+
+
+def test_rllm_710_a_time_out_and_the_crashes_of_grader_and_agent_are_three_outcomes(bench):
+    def crash(task, result=None):
+        raise RuntimeError("crashed")
+
+    too_slow = bench.run(bench.harness(lambda task: time.sleep(1000), timeout_s=0.3))
+    ungraded = bench.run(bench.harness(lambda task: "done"), bench.grader(crash))
+    failed = bench.run(bench.harness(crash))
+    assert [too_slow.outcome, ungraded.outcome, failed.outcome] == [
+        Outcome.TIMEOUT,
+        Outcome.GRADER_ERROR,
+        Outcome.AGENT_ERROR,
+    ]
+    assert [too_slow.reward, ungraded.reward, failed.reward] == [0.0, None, 0.0]

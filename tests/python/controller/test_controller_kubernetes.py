@@ -123,7 +123,12 @@ PREEMPTED = {
     ("statuses", "outcome", "words"),
     [
         ([waiting("ErrImagePull", "not found")], Outcome.IMAGE_PULL, "not found"),
-        ([waiting("ContainerCreating"), waiting("ImagePullBackOff", "Back-off")], Outcome.IMAGE_PULL, "Back-off"),
+        pytest.param(
+            [waiting("ContainerCreating"), waiting("ImagePullBackOff", "Back-off")],
+            Outcome.IMAGE_PULL,
+            "Back-off",
+            id="llm_sandbox_146",
+        ),
         ([waiting("InvalidImageName")], Outcome.IMAGE_PULL, "agent:1"),
         ([running(), ended(137, "OOMKilled")], Outcome.OOM, "memory limit"),
         ([running(), EVICTED], Outcome.EVICTED, "low on resource"),

@@ -127,7 +127,7 @@ def test_a_harness_that_is_too_slow_times_out_even_if_it_ignores_sigterm(bench):
 
 
 @pytest.mark.parametrize("fault", ["policy_error", "context_overflow"])
-def test_a_fault_of_the_policy_explains_the_failure(bench, fault):
+def test_tinker_cookbook_506_a_fault_of_the_policy_explains_the_failure(bench, fault):
     def agent(task):
         raise RuntimeError("upstream 400")
 

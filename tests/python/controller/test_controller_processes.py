@@ -92,7 +92,7 @@ def test_the_agent_inherits_no_way_into_the_lab(bench):
     assert sorted(kind for kind in kinds.values() if not kind.startswith("/proc/")) == ["pipe"]  # its own report
 
 
-def test_nothing_of_the_agents_tree_survives(bench):
+def test_programbench_31_nothing_of_the_agents_tree_survives(bench):
     def agent(task):
         import subprocess
 

@@ -46,7 +46,7 @@ async def test_what_is_no_number_is_no_reward(served, value):
     assert "no reward" in rollout.verdict
 
 
-async def test_what_comes_after_the_end_changes_nothing(served):
+async def test_agent_lightning_218_what_comes_after_the_end_changes_nothing(served):
     rollout_id = await served.make()
     await served.move(rollout_id, "running")
     await served.chat(rollout_id)
