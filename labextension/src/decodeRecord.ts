@@ -1,6 +1,6 @@
 /** Records of the wire, field by field: what a field is called there follows from its name here. */
 
-import { object } from './decodeJson';
+import { list, object } from './decodeJson';
 
 /** How each field is read; `runId` is `run_id` on the wire. */
 export type Fields<T> = { readonly [Name in keyof T]-?: (value: unknown) => T[Name] };
@@ -18,5 +18,5 @@ export function record<T>(fields: Fields<T>): (value: unknown) => T {
 
 /** A reader of lists. */
 export function listOf<T>(read: (item: unknown, place: number) => T): (value: unknown) => readonly T[] {
-  return value => (Array.isArray(value) ? value.map(read) : []);
+  return value => list(value).map(read);
 }

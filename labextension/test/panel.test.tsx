@@ -82,6 +82,18 @@ describe('the Run page', () => {
     }
   });
 
+  it('shows how many tokens a second are sampled', async () => {
+    const source = new TestSource();
+    const view = await open(source);
+    for (const [at, sampled_tokens] of [
+      [1000, 0],
+      [1002, 400]
+    ]) {
+      await view.after(() => source.model.apply(frame({ at, counters: { sampled_tokens } })));
+    }
+    expect(view.text('ll-header')).toContain('200tokens/s');
+  });
+
   it('says how many agents may run, and who says so', async () => {
     const source = new TestSource();
     source.model.apply(frame({ counters: COUNTERS, more: { limit: { agents: 16, by: 'auto' } } }));
