@@ -3,7 +3,8 @@
 import { Buffer, decodeRows } from './decodeColumns';
 import { decodeFrame, decodeRun } from './decodeFrame';
 import { checkSchema, count, list, number, object, text } from './decodeJson';
-import type { IBreakSide, IBreakSides, IFrame, IGroupWeights, IRowBlock, IRunInfo, ISegment, ITokenPart } from './wire';
+import type { IFrame, IRowBlock, IRunInfo } from './wire';
+import type { IBreakSide, IBreakSides, IGroupWeights, ISegment, ITokenPart } from './wireRollout';
 
 /** Part of the rollout table: the answer to `rows`. */
 export function decodeBlock(data: unknown, buffers: readonly Buffer[]): IRowBlock {

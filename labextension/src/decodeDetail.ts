@@ -3,7 +3,8 @@
 import { decodeFrame } from './decodeFrame';
 import { checkSchema, count, list, number, object, text } from './decodeJson';
 import { listOf, record } from './decodeRecord';
-import {
+import { ISavedAnswer, ISavedView, SCHEMA_VERSION } from './wire';
+import type {
   DiffPart,
   IBreakDetail,
   ICallDetail,
@@ -13,12 +14,9 @@ import {
   IRolloutDetail,
   IRolloutInfo,
   ISampleDetail,
-  ISavedAnswer,
-  ISavedView,
   ITampering,
-  IToolCall,
-  SCHEMA_VERSION
-} from './wire';
+  IToolCall
+} from './wireRollout';
 
 const decodeMessage = record<IMessage>({
   role: value => text(value) || 'unknown',

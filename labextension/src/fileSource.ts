@@ -11,7 +11,7 @@ import { RunModel } from './model';
 import { IAnswer, RequestError } from './request';
 import { Selection } from './selection';
 import type { ActionName, IRunSource, SourceStatus } from './tokens';
-import type { IRolloutDetail } from './wire';
+import type { IRolloutDetail } from './wireRollout';
 
 /** One message of the server's byte stream. */
 export interface IMessage {

@@ -126,9 +126,12 @@ export function clock(unix: number | null | undefined): string {
   return isNumber(unix) && unix > 0 ? new Date(unix * 1000).toLocaleString() : DASH;
 }
 
-/** The telling end of a long id: `r-01JX…7QF` is recognised by its tail. Ids may be anybody's: shown as text. */
+/** Longer ids are made by a machine, and told apart by their ends; shorter ones are names. */
+const NAME = 20;
+
+/** A name as it is, of a made id its telling end: `…6QP7QF`. Ids may be anybody's: shown as text. */
 export function shortId(id: string): string {
-  return visibleLine(id.length > 10 ? `…${id.slice(-6)}` : id);
+  return visibleLine(id.length > NAME ? `…${id.slice(-6)}` : id);
 }
 
 /** `agent_error` → `agent error`; what a stored run calls so may be anything, and is shown as text. */

@@ -18,7 +18,8 @@ import { ActionName, EXTENSION_VERSION, ILinkRegistry, IRunSource, SourceStatus 
 import { decodeDetail } from './decodeDetail';
 import { decodeFrame } from './decodeFrame';
 import { decodeBlock } from './decodeAnswers';
-import { IRolloutDetail, PUSH_COMM_ID, SCHEMA_VERSION, SchemaMismatch } from './wire';
+import { PUSH_COMM_ID, SCHEMA_VERSION, SchemaMismatch } from './wire';
+import type { IRolloutDetail } from './wireRollout';
 
 /** As many rows as a few frames bring by themselves. */
 const MANY_ROWS = 5000;

@@ -8,7 +8,7 @@ import { RunModel } from './model';
 import type { IAnswer } from './request';
 import { Selection } from './selection';
 import type { ActionName, IRunSource, SourceStatus } from './tokens';
-import type { IRolloutDetail } from './wire';
+import type { IRolloutDetail } from './wireRollout';
 
 /** More answers than any run takes; a kernel that never says "all" is broken, not big. */
 const MAX_PARTS = 1000;

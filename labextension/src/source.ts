@@ -7,7 +7,8 @@ import { RunModel } from './model';
 import type { IAnswer } from './request';
 import { Selection } from './selection';
 import { ActionName, IRunSource, SourceStatus } from './tokens';
-import { IRolloutDetail, ISavedView } from './wire';
+import { ISavedView } from './wire';
+import type { IRolloutDetail } from './wireRollout';
 
 /** The state that a notebook output stored when it was made. */
 export class SavedSource implements IRunSource {

@@ -7,7 +7,7 @@ import type { ISignal } from '@lumino/signaling';
 import type { RunModel } from './model';
 import type { IAnswer } from './request';
 import type { Selection } from './selection';
-import type { IRolloutDetail } from './wire';
+import type { IRolloutDetail } from './wireRollout';
 
 export const EXTENSION_VERSION = '0.1.0';
 

@@ -13,7 +13,7 @@ import type { IAnswer } from '../src/request';
 import { Selection } from '../src/selection';
 import type { ActionName, IRunSource, SourceStatus } from '../src/tokens';
 import { decodeDetail } from '../src/decodeDetail';
-import { IRolloutDetail } from '../src/wire';
+import type { IRolloutDetail } from '../src/wireRollout';
 import { detailJson } from './frames';
 
 export class TestSource implements IRunSource {

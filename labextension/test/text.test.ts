@@ -71,8 +71,9 @@ describe('format', () => {
   });
 
   it('shortens ids to their telling end and sizes to three digits', () => {
-    expect(shortId('r-01JXABCDEF')).toBe('…ABCDEF');
+    expect(shortId('r-01M8M4GY18NP068VM1QP6MCSGT')).toBe('…6MCSGT');
     expect(shortId('g-1')).toBe('g-1');
+    expect(shortId('r-openai-agents-2')).toBe('r-openai-agents-2');
     expect(byteSize(1_048_576)).toBe('1.0 MB');
   });
 });

@@ -4,7 +4,7 @@ import { depths, Transcript } from '../src/panel/transcript';
 import { decodeDetail } from '../src/decodeDetail';
 import { layTree, nearest, neighbour } from '../src/tree/layout';
 import { markOf } from '../src/tree/marks';
-import { ICallDetail, IRolloutDetail } from '../src/wire';
+import type { ICallDetail, IRolloutDetail } from '../src/wireRollout';
 import { detailJson, frame, HOSTILE } from './frames';
 import { expectTextOnly, renderView, TestSource } from './render';
 

@@ -2,7 +2,7 @@
 
 import { duration, integer, words } from '../format';
 import { visibleLine } from '../text';
-import type { ICallDetail } from '../wire';
+import type { ICallDetail } from '../wireRollout';
 import { useView } from './view';
 
 function versionSpan(versions: readonly number[]): string {

@@ -2,7 +2,7 @@
 
 import { integer, words } from '../format';
 import { visible, visibleLine } from '../text';
-import type { DiffPart, IBreakDetail, IDifference, IGatewayChanges } from '../wire';
+import type { DiffPart, IBreakDetail, IDifference, IGatewayChanges } from '../wireRollout';
 import { TextBlock } from './textBlock';
 import { useView } from './view';
 

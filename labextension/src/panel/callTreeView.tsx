@@ -7,7 +7,7 @@ import { visibleLine } from '../text';
 import { ITree, layTree } from '../tree/layout';
 import { drawMark, Mark, MARK_COLORS, markOf, MARKS } from '../tree/marks';
 import { treeHeight } from '../tree/window';
-import type { ICallDetail } from '../wire';
+import type { ICallDetail } from '../wireRollout';
 import { CallTree } from './callTree';
 import { prepare, themeColor } from './paint';
 import { useView } from './view';

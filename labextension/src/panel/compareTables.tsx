@@ -1,5 +1,7 @@
 /** What differs between two sides: settings, numbers, and what became of the same tasks. */
 
+import type { CSSProperties } from 'react';
+
 import { compareMetrics, compareSettings, compareTasks, ISide, ITaskSide } from '../compare';
 import { decodeSettings } from '../decodeAnswers';
 import { fixed, reading, shortId, words } from '../format';
@@ -17,18 +19,30 @@ export interface ISidesProps {
   readonly names: readonly [string, string];
 }
 
-function Head({ first, names, more }: { first: string; names: ISidesProps['names']; more?: string }): JSX.Element {
+interface IHeadProps {
+  readonly first: string;
+  readonly names: ISidesProps['names'];
+  /** What the column after theirs is called; there are numbers under all of them. */
+  readonly more?: string;
+}
+
+function Head({ first, names, more }: IHeadProps): JSX.Element {
+  const look = more && 'll-num';
   return (
     <thead>
       <tr>
         <th scope="col">{first}</th>
         {names.map((name, i) => (
-          <th key={i} scope="col">
+          <th key={i} scope="col" className={look}>
             <i className={`ll-swatch-ab ll-mod-${'ab'[i]}`} aria-hidden="true" />
             {name}
           </th>
         ))}
-        {more && <th scope="col">{more}</th>}
+        {more && (
+          <th scope="col" className={look}>
+            {more}
+          </th>
+        )}
       </tr>
     </thead>
   );
@@ -123,6 +137,11 @@ export function NumbersTable({ a, b, names }: ISidesProps): JSX.Element {
   );
 }
 
+/** How much of its colour a mark has: the higher the reward, the more, for the usual range 0…1. */
+function filled(reward: number): number {
+  return 30 * Math.max(0, Math.min(1, reward || 0));
+}
+
 /** Rollouts of one task that are named; the count is whole. */
 const NAMED = 24;
 
@@ -141,6 +160,7 @@ function Rollouts({ side, onOpen }: { side: ITaskSide | null; onOpen: (id: strin
             type="button"
             className={`ll-mark ll-tone-${state}`}
             title={visibleLine(id)}
+            style={{ '--ll-reward': `${filled(reward)}%` } as CSSProperties}
             aria-label={trans.__('rollout %1, reward %2', shortId(id), fixed(reward, 2))}
             onClick={() => onOpen(id)}
           >

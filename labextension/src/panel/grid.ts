@@ -5,17 +5,17 @@
  * few cells that changed is all there is to do.
  */
 
-import { GroupKey, groupOfLine, groupRows, ILines } from '../grouping';
-import { IFilter, IOrder, NEWEST_FIRST, NO_FILTER, orderRows, sharedPrefix, SortKey } from '../order';
+import type { GroupKey } from '../grouping';
+import type { IFilter, IOrder, SortKey } from '../order';
 import type { RowTable } from '../rows';
 import { fitColumns, IGridColumn } from './gridColumns';
 import { makeHead, nextOrder } from './gridHead';
+import { GridLines } from './gridLines';
 import { GridRows, ROW_HEIGHT } from './gridRows';
 
 /** Above this many rows a full re-sort waits its turn, so that sorting takes a small part of the time. */
 const COSTLY_ROWS = 20_000;
 const COSTLY_MS = 500;
-const NO_LINES: ILines = { lines: new Int32Array(0), groups: [] };
 
 export interface IGridOptions {
   readonly label: string;
@@ -56,16 +56,12 @@ export class RolloutGrid {
 
   /** Places of the table that are shown, in order, those of folded groups included. */
   get index(): Uint32Array {
-    return this._index;
-  }
-
-  get order(): IOrder {
-    return this._order;
+    return this._lines.index;
   }
 
   /** Show a table as it is now. Cheap when nothing changed. */
   update(rows: RowTable, now: number, selected: string | undefined): void {
-    const changed = rows !== this._rows || rows.revision !== this._revision;
+    const changed = this._lines.isStale(rows);
     this._rows = rows;
     this._now = now;
     this._selected = selected;
@@ -81,14 +77,14 @@ export class RolloutGrid {
   }
 
   setFilter(filter: IFilter): void {
-    this._filter = filter;
+    this._lines.filter = filter;
     this.node.scrollTop = 0;
     this._sort();
     this._paint();
   }
 
   setOrder(order: IOrder): void {
-    this._order = order;
+    this._lines.order = order;
     this._paintHead();
     this._sort();
     this._paint();
@@ -96,27 +92,21 @@ export class RolloutGrid {
 
   /** Put rows under headers that can be folded; `null` shows them in one list. */
   setGrouping(by: GroupKey | null): void {
-    if (by === this._by) {
+    if (by === this._lines.grouping) {
       return;
     }
-    this._by = by;
-    this._collapsed.clear();
     this.node.setAttribute('role', by === null ? 'grid' : 'treegrid');
     this.node.scrollTop = 0;
     this._active = -1;
     this._lineRows.setColumns(this._columns); // elements forget their place in the tree
-    this._arrange();
+    this._arrange(() => this._lines.group(by));
     this._paint();
   }
 
   /** Fold all groups, or unfold them. */
   foldAll(fold: boolean): void {
-    this._collapsed.clear();
-    if (fold) {
-      this._lines.groups.forEach(group => this._collapsed.add(group.key));
-    }
     this._active = -1;
-    this._arrange();
+    this._arrange(() => this._lines.foldAll(fold));
     this._paint();
   }
 
@@ -167,27 +157,21 @@ export class RolloutGrid {
     if (!rows) {
       return;
     }
-    const index = (this._index = orderRows(rows, this._filter, this._order, this._now));
-    this._prefix = sharedPrefix(index.length, place => rows.text('task', index[place]));
-    this._revision = rows.revision;
+    this._arrange(() => this._lines.sort(rows, this._now));
     this._sortedAt = performance.now();
-    this._arrange();
     this._report();
   }
 
-  /** Rows and headers to lines; the keyboard's mark stays on its row. */
-  private _arrange(): void {
-    if (!this._rows) {
-      return;
-    }
-    const active = this._active >= 0 ? this._lines.lines[this._active] : undefined;
-    this._lines = groupRows(this._rows, this._index, this._by, this._collapsed);
+  /** Lay the lines anew; the keyboard's mark stays on its row. */
+  private _arrange(change: () => void): void {
+    const active = this._active >= 0 ? this._lines.all.lines[this._active] : undefined;
+    change();
     if (active !== undefined) {
-      this._active = this._lines.lines.indexOf(active);
+      this._active = this._lines.all.lines.indexOf(active);
     }
-    this._body.style.height = `${this._lines.lines.length * ROW_HEIGHT}px`;
-    this.node.setAttribute('aria-rowcount', String(this._lines.lines.length + 1));
-    this.node.dataset.shown = String(this._index.length);
+    this._body.style.height = `${this._lines.count * ROW_HEIGHT}px`;
+    this.node.setAttribute('aria-rowcount', String(this._lines.count + 1));
+    this.node.dataset.shown = String(this._lines.index.length);
   }
 
   private _sortLater(): void {
@@ -199,11 +183,11 @@ export class RolloutGrid {
 
   private _report(): void {
     const hidden = fitColumns(Infinity).length - fitColumns(this._width || Infinity).length;
-    this._options.onLayout(this._index.length, hidden);
+    this._options.onLayout(this._lines.index.length, hidden);
   }
 
   private _paintHead(): void {
-    this._head.replaceChildren(...makeHead(this._columns, this._order, this._options.translate));
+    this._head.replaceChildren(...makeHead(this._columns, this._lines.order, this._options.translate));
   }
 
   private _paint(): void {
@@ -212,11 +196,11 @@ export class RolloutGrid {
     }
     this._lineRows.paint(this.node.scrollTop, this._height || 400, {
       rows: this._rows,
-      lines: this._lines,
+      lines: this._lines.all,
       active: this._active,
       selected: this._selected,
       now: this._now,
-      prefix: this._prefix
+      prefix: this._lines.prefix
     });
     if (this._lineRows.has(this._active)) {
       this.node.setAttribute('aria-activedescendant', this._lineRows.idOf(this._active));
@@ -226,7 +210,7 @@ export class RolloutGrid {
   }
 
   private _move(to: number): void {
-    const count = this._lines.lines.length;
+    const { count } = this._lines;
     if (count === 0) {
       return;
     }
@@ -243,45 +227,24 @@ export class RolloutGrid {
 
   /** Open the rollout of a line, or fold and unfold the group of a header. */
   private _open(line: number): void {
-    const here = this._lines.lines[line];
-    if (here === undefined) {
-      return;
-    }
-    if (here < 0) {
-      this._fold(line, !this._lines.groups[groupOfLine(here)].collapsed);
-    } else if (this._rows?.text('id', here)) {
-      this._options.onOpen(this._rows.text('id', here));
+    if (this._lines.isHeader(line)) {
+      this._fold(line, !this._lines.isFolded(line));
+    } else if (this._lines.idOf(line)) {
+      this._options.onOpen(this._lines.idOf(line));
     }
   }
 
   private _fold(line: number, fold: boolean): void {
-    const here = this._lines.lines[line];
-    const group = here < 0 ? this._lines.groups[groupOfLine(here)] : undefined;
-    if (!group) {
-      return;
-    }
-    if (fold) {
-      this._collapsed.add(group.key);
-    } else {
-      this._collapsed.delete(group.key);
-    }
-    this._arrange();
+    this._arrange(() => this._lines.fold(line, fold));
     this._paint();
   }
 
   /** Left on a row goes to its header, on a header folds it; right unfolds. */
   private _sideways(left: boolean): void {
-    const { lines } = this._lines;
-    let header = this._active;
-    while (header >= 0 && lines[header] >= 0) {
-      header -= 1;
-    }
-    if (header < 0) {
-      return;
-    }
-    if (header === this._active) {
+    const header = this._lines.headerOf(this._active);
+    if (header >= 0 && header === this._active) {
       this._fold(header, left);
-    } else if (left) {
+    } else if (header >= 0 && left) {
       this._move(header);
     }
   }
@@ -297,7 +260,7 @@ export class RolloutGrid {
       PageDown: this._active + page,
       PageUp: this._active - page,
       Home: 0,
-      End: this._lines.lines.length - 1
+      End: this._lines.count - 1
     };
     if (event.key in steps) {
       this._move(steps[event.key]);
@@ -315,7 +278,7 @@ export class RolloutGrid {
   private _onHeadClick = (event: Event): void => {
     const key = (event.target as HTMLElement).closest<HTMLElement>('[data-key]')?.dataset.key as SortKey | undefined;
     if (key) {
-      this.setOrder(nextOrder(this._order, key));
+      this.setOrder(nextOrder(this._lines.order, key));
     }
   };
 
@@ -332,19 +295,12 @@ export class RolloutGrid {
   private readonly _lineRows: GridRows;
   private readonly _observer: ResizeObserver | undefined;
   private _rows: RowTable | null = null;
-  private _revision = -1;
   private _now = 0;
   private _selected: string | undefined;
   private _columns: readonly IGridColumn[] = [];
   private _allColumns = false;
-  private _index: Uint32Array = new Uint32Array(0);
-  private _lines = NO_LINES;
-  private _by: GroupKey | null = null;
-  private readonly _collapsed = new Set<string>();
-  private _filter: IFilter = NO_FILTER;
-  private _order: IOrder = NEWEST_FIRST;
+  private readonly _lines = new GridLines();
   private _active = -1;
-  private _prefix = '';
   private _width = 0;
   private _height = 0;
   private _sortedAt = -Infinity;

@@ -172,7 +172,7 @@ export function GridView({ active, onOpen, focus, onFocus, shape, onShape }: IGr
       {model.rows.count === 0 && (
         <p className="ll-grid-empty">{trans.__('No rollout yet. They appear here the moment they are queued.')}</p>
       )}
-      {model.rows.count > 0 && layout.shown === 0 && (
+      {shape !== 'compare' && model.rows.count > 0 && layout.shown === 0 && (
         <p className="ll-grid-empty">{trans.__('No rollout matches the filter.')}</p>
       )}
     </section>

@@ -5,7 +5,7 @@ import { useState } from 'react';
 import { fixed, percent, shortId, signed, words } from '../format';
 import { isInfrastructure } from '../outcomes';
 import { visibleLine } from '../text';
-import type { IGroupWeights, IWeighed } from '../wire';
+import type { IGroupWeights, IWeighed } from '../wireRollout';
 import { Choice } from './choice';
 import { useView } from './view';
 

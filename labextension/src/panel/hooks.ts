@@ -4,7 +4,7 @@ import type { ISignal } from '@lumino/signaling';
 import { useEffect, useRef, useState } from 'react';
 
 import type { IRunSource } from '../tokens';
-import type { IRolloutDetail } from '../wire';
+import type { IRolloutDetail } from '../wireRollout';
 
 type AnySignal = ISignal<unknown, unknown>;
 

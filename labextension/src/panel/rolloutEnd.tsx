@@ -2,7 +2,7 @@
 
 import { fixed } from '../format';
 import { visibleLine } from '../text';
-import type { IRolloutInfo } from '../wire';
+import type { IRolloutInfo } from '../wireRollout';
 import { TextBlock } from './textBlock';
 import { useView } from './view';
 

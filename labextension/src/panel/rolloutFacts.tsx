@@ -2,7 +2,7 @@
 
 import { duration, integer, words } from '../format';
 import { visibleLine } from '../text';
-import type { IRolloutInfo } from '../wire';
+import type { IRolloutInfo } from '../wireRollout';
 import { useView } from './view';
 
 interface IFacts {

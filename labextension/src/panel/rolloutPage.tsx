@@ -7,7 +7,7 @@ import { fixed, percent, shortId, signed, words } from '../format';
 import type { RowTable } from '../rows';
 import type { Shade } from '../strip/shades';
 import { visibleLine } from '../text';
-import type { IGroupWeights, IRolloutDetail, IRolloutInfo } from '../wire';
+import type { IGroupWeights, IRolloutDetail, IRolloutInfo } from '../wireRollout';
 import { CancelRollout } from './actions';
 import { branches, CallTreeView } from './callTreeView';
 import { CopyCode } from './copyCode';

@@ -3,7 +3,7 @@
 import { integer, words } from '../format';
 import { decodeSides } from '../decodeAnswers';
 import { tokenLabel } from '../strip/flow';
-import type { IBreakSide, IBreakSides } from '../wire';
+import type { IBreakSide, IBreakSides } from '../wireRollout';
 import { useAnswer } from './useAnswer';
 import { useView } from './view';
 

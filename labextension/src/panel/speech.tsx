@@ -1,7 +1,7 @@
 /** One message as it was said, its tools with their results. */
 
 import { visibleLine } from '../text';
-import type { ICallDetail, IMessage, IToolCall } from '../wire';
+import type { ICallDetail, IMessage, IToolCall } from '../wireRollout';
 import { TextBlock } from './textBlock';
 import { useView } from './view';
 

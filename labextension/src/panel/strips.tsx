@@ -6,7 +6,7 @@ import { decodePeak } from '../decodeAnswers';
 import { fixed, integer, words } from '../format';
 import { extent, isComputed, Mode, MODES, Shade } from '../strip/shades';
 import type { SampleTokens } from '../strip/sampleTokens';
-import type { IRolloutDetail, ISampleDetail } from '../wire';
+import type { IRolloutDetail, ISampleDetail } from '../wireRollout';
 import { IPin } from './overview';
 import { Sides } from './sides';
 import { TokenCard } from './tokenCard';

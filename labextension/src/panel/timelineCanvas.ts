@@ -9,6 +9,7 @@ import { prepare, themeColor, themeFont } from './paint';
 
 const LINE = 16;
 const HEAD = 22;
+/** Room for the names of the lines, at least. */
 const LEFT = 64;
 
 /** Calls of one rollout: arrived, started, finished, over and over. */
@@ -95,13 +96,16 @@ export class TimelineCanvas {
     const seen = this._places.subarray(first, first + Math.ceil((height - HEAD) / LINE));
     const span = rows && spanOf(rows, this.whole ? this._places : seen, this._now);
     this.node.dataset.lines = String(seen.length);
-    if (!rows || !span || width <= LEFT) {
+    if (!rows || !span || width <= 2 * LEFT) {
       return;
     }
     this._askFor(rows, seen);
     if (context) {
-      const scale = (width - LEFT - 10) / (span.to - span.from);
-      const x = (at: number): number => LEFT + (at - span.from) * scale;
+      context.font = themeFont(this.node, 10);
+      const names = Array.from(seen, row => context.measureText(shortId(rows.text('id', row))).width + 16);
+      this._left = Math.min(width / 3, Math.max(LEFT, ...names));
+      const scale = (width - this._left - 10) / (span.to - span.from);
+      const x = (at: number): number => this._left + (at - span.from) * scale;
       const pauses = this._pauses.map(([from, to]) => [from, Number.isNaN(to) ? this._now : to]);
       this._shade(context, x, pauses, 'var(--jp-ui-font-color2)', 0.22);
       this._shade(
@@ -164,7 +168,7 @@ export class TimelineCanvas {
     context.fillStyle = this._color(color);
     context.globalAlpha = alpha;
     for (const [from, to] of spans) {
-      const [left, right] = [Math.max(LEFT, x(from)), Math.min(width, x(to))];
+      const [left, right] = [Math.max(this._left, x(from)), Math.min(width, x(to))];
       if (right > left) {
         context.fillRect(left, HEAD, right - left, height - HEAD);
       }
@@ -173,7 +177,6 @@ export class TimelineCanvas {
   }
 
   private _paintAxis(context: CanvasRenderingContext2D, x: (at: number) => number, span: ISpan, width: number): void {
-    context.font = themeFont(this.node, 10);
     context.textBaseline = 'middle';
     for (const seconds of ticks(span, Math.max(2, Math.floor(width / 110)))) {
       const at = x(span.from + seconds);
@@ -310,6 +313,7 @@ export class TimelineCanvas {
   private readonly _told = document.createElement('span');
   private _updates: readonly (readonly number[])[] = [];
   private _pauses: readonly (readonly number[])[] = [];
+  private _left = LEFT;
   private _active = -1;
   private _hovered = -1;
   private _rows: RowTable | null = null;

@@ -5,7 +5,7 @@ import { useEffect, useMemo, useRef, useState } from 'react';
 import { clock, integer } from '../format';
 import { callsBefore } from '../tree/threads';
 import { visibleLine } from '../text';
-import type { ICallDetail, IMessage, IRolloutDetail, ITampering } from '../wire';
+import type { ICallDetail, IMessage, IRolloutDetail, ITampering } from '../wireRollout';
 import { CallHead } from './callHead';
 import { BreakNote, DifferenceNote, GatewayNote } from './callNotes';
 import { IToolResult, pairResults, Speech } from './speech';

@@ -1,6 +1,6 @@
 /** The tokens of one sample as columns; parts arrive in order and are appended. No DOM. */
 
-import type { ISegment, ITokenPart } from '../wire';
+import type { ISegment, ITokenPart } from '../wireRollout';
 
 export const NUMBERS = ['logprob', 'version', 'new_logprob', 'entropy', 'ratio', 'clipped', 'loss'] as const;
 export type TokenNumber = (typeof NUMBERS)[number];

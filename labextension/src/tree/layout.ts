@@ -7,7 +7,7 @@
 
 import { hierarchy, HierarchyNode } from 'd3-hierarchy';
 
-import type { ICallDetail } from '../wire';
+import type { ICallDetail } from '../wireRollout';
 import { callsBefore } from './threads';
 
 export interface ITree {

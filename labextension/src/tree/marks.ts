@@ -1,6 +1,6 @@
 /** How a call looks in the tree: every kind has a shape of its own, so that colour is not needed to tell them apart. */
 
-import type { ICallDetail } from '../wire';
+import type { ICallDetail } from '../wireRollout';
 
 export const MARKS = ['main', 'sub_agent', 'side', 'compaction', 'retry', 'undelivered', 'error'] as const;
 export type Mark = (typeof MARKS)[number];

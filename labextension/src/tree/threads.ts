@@ -1,6 +1,6 @@
 /** Which call follows which, and which call began a thread. Pure. */
 
-import type { ICallDetail } from '../wire';
+import type { ICallDetail } from '../wireRollout';
 
 /** Calls that are looked at, from the latest on, to find the one that sent a helper. */
 const LOOK_BACK = 64;
