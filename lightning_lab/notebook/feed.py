@@ -102,8 +102,8 @@ class RunFeed:
 
     def _note_breaks(self, steps: Sequence[Step]) -> None:
         for step in steps:
-            # Most steps have none: their rollouts need not be asked for.
-            for rollout_id in step.rollout_ids if step.metrics.get("breaks") else ():
+            # Most steps tell that they have none: their rollouts need not be asked for.
+            for rollout_id in step.rollout_ids if step.metrics.get("breaks") != 0 else ():
                 for found in self._store.breaks(rollout_id=rollout_id):
                     self._marks.breaks[str(found.cause)].append(rollout_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def test_every_agent_is_shown_as_it_was_recorded(jupyterlab: JupyterLab, page: P
     store = open_run(RUN)
     try:
         panel = open_run_file(jupyterlab, page)
+        check_break_problems(panel, store)
         for name, causes in CUT.items():
             open_rollout(panel, store.rollout(f"r-{name}-0"))
             check_calls(panel, store.calls(f"r-{name}-0"))
@@ -52,6 +54,14 @@ def test_every_agent_is_shown_as_it_was_recorded(jupyterlab: JupyterLab, page: P
         check_tree(page, panel, store, "r-claude-code-0")
     finally:
         store.close()
+
+
+def check_break_problems(panel: Locator, store: Store) -> None:
+    """This run's learner counted no breaks; they are found all the same."""
+    found = Counter(str(one.cause) for one in store.breaks(run_id=store.runs()[0].id))
+    for cause, count in found.items():
+        problem = panel.get_by_role("button", name=f"Breaks: {cause.replace('_', ' ')}")
+        expect(problem.locator(".ll-problem-count")).to_have_text(str(count))
 
 
 def check_calls(panel: Locator, calls: Sequence[Call]) -> None:
