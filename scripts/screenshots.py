@@ -1,7 +1,9 @@
-"""The panel's pages at three widths, light and dark, into docs/images: two recorded runs, opened without a kernel.
+"""The panel's pages at three widths, light and dark, into docs/images: recorded runs, opened without a kernel.
 
-`tests/data/agents.llab`, of released agents, shows what a rollout is; `notebooks/recorded_quickstart.llab`, which was
-trained, shows what a run is.
+Run, timeline, rollout and call tree are those of `tests/data/agents.llab`: six released agents, with helpers and
+compaction, for two steps. There the model is scripted and the learner's numbers are made up, so what only learning
+shows (the Run page of a training, Compare) is of two real trainings: `notebooks/recorded_quickstart.llab` and
+`notebooks/recorded_slower.llab`, made by `scripts/record_quickstart.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from real_lab import CHROMIUM, CHROMIUM_FLAGS, JupyterLab, running  # noqa: E402
 IMAGES = ROOT / "docs" / "images"
 AGENTS = ROOT / "tests" / "data" / "agents.llab"
 TRAINED = ROOT / "notebooks" / "recorded_quickstart.llab"
+SLOWER = ROOT / "notebooks" / "recorded_slower.llab"
 WIDTHS = {600: 1000, 1280: 900, 1920: 1080}
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 MARGIN = 80
@@ -53,8 +56,8 @@ def main() -> None:
 
 
 def write_files(folder: Path) -> None:
-    shutil.copy(AGENTS, folder)
-    shutil.copy(TRAINED, folder)
+    for file in (AGENTS, TRAINED, SLOWER):
+        shutil.copy(file, folder)
     (folder / "cut_off.llab").write_bytes(TRAINED.read_bytes()[:5_000])
     run = load(AGENTS)
     cells = [nbformat.v4.new_code_cell(source) for source in ("run", 'run.rollout("r-opencode-0")')]
@@ -79,8 +82,8 @@ def shoot(browser: Browser, lab: JupyterLab, theme: str, width: int, height: int
             with_few_colours(taken.convert("RGB")).save(path, optimize=True)
         print(path.relative_to(ROOT), path.stat().st_size // 1000, "KB", flush=True)
 
-    shoot_run(page, lab, picture)
-    shoot_rollout(page, lab, width, picture)
+    shoot_agents(page, lab, width, picture)
+    shoot_training(page, lab, picture)
     shoot_states(page, lab, picture)
     shoot_saved(page, lab, picture)
     context.close()
@@ -113,26 +116,17 @@ def open_file(page: Page, lab: JupyterLab, name: str) -> Locator:
     return panel
 
 
-def shoot_run(page: Page, lab: JupyterLab, picture: Picture) -> None:
-    panel = open_file(page, lab, TRAINED.name)
-    expect(panel).to_have_attribute("data-status", "file")
-    search_box(panel).fill("train")
-    panel.get_by_label("Group by").select_option("step")
+def shoot_agents(page: Page, lab: JupyterLab, width: int, picture: Picture) -> None:
+    """Recorded rollouts of released agents: one writes tool arguments anew, another sends a helper."""
+    panel = open_file(page, lab, AGENTS.name)
+    panel.get_by_label("Group by").select_option("harness")
     page.wait_for_timeout(500)
     picture("run", panel)
-    search_box(panel).fill("")
     panel.get_by_role("button", name="Timeline").click()
     page.wait_for_timeout(1_500)  # its calls are fetched
     picture("timeline", panel)
-    panel.get_by_role("button", name="Compare").click()
-    expect(panel.get_by_test_id("ll-compare-tasks")).to_be_visible()
-    page.wait_for_timeout(500)
-    picture("compare", panel)
-
-
-def shoot_rollout(page: Page, lab: JupyterLab, width: int, picture: Picture) -> None:
-    """Recorded rollouts of released agents: one writes tool arguments anew, the other sends a helper."""
-    panel = open_file(page, lab, AGENTS.name)
+    panel.get_by_role("button", name="Table").click()
+    panel.get_by_label("Group by").select_option("nothing")
     search(panel, "r-opencode-0")
     page.wait_for_timeout(1_500)
     if width > 900:
@@ -147,6 +141,21 @@ def shoot_rollout(page: Page, lab: JupyterLab, width: int, picture: Picture) -> 
     tree = panel.locator(".ll-tree")
     tree.scroll_into_view_if_needed()
     picture("tree", tree)
+
+
+def shoot_training(page: Page, lab: JupyterLab, picture: Picture) -> None:
+    """A training, and the same with another learning rate beside it."""
+    panel = open_file(page, lab, TRAINED.name)
+    expect(panel).to_have_attribute("data-status", "file")
+    search_box(panel).fill("train")
+    panel.get_by_label("Group by").select_option("step")
+    page.wait_for_timeout(500)
+    picture("training", panel)
+    panel.get_by_role("button", name="Compare").click()
+    panel.get_by_label("Run of B").select_option(label=SLOWER.name)
+    expect(panel.get_by_test_id("ll-compare-settings")).to_contain_text("learning_rate")
+    page.wait_for_timeout(500)
+    picture("compare", panel)
 
 
 def search_box(panel: Locator) -> Locator:
