@@ -5,7 +5,8 @@
 Real gateway, store, controller and agent processes; the model is a clock: a call takes ``MODEL_S`` and an update takes
 30 % of the mean synchronous step, measured first. Agents ask, use a tool, and ask again. The tool's latency is Pareto
 distributed with alpha = 1.5, truncated at 20 times its median (``speedup_no_tail``: always the mean). Every run has the
-same tasks, the same number of groups and of updates, and ends when every group was consumed.
+same tasks, whose groups have the same latencies (``--seed``), the same number of groups and of updates, and ends when
+every group was consumed.
 
 * ``speedup``: synchronous seconds over collocated seconds, ``B_async`` = 2 ``B_train``; ``speedup_same_batch``: with
   ``B_async`` = ``B_train``; ``speedup_no_tail``: the first without a tail.
@@ -113,10 +114,21 @@ def ask() -> None:
 @ll.harness
 def tool_user(task: Task) -> str:
     ask()
-    dice = random.SystemRandom()
-    time.sleep(task.fields["mean"] or min(task.fields["scale"] * dice.paretovariate(ALPHA), task.fields["longest"]))
+    time.sleep(task.fields["latencies"][claim(Path(task.fields["claims"]))])
     ask()
-    return str(dice.randrange(2))
+    return str(random.SystemRandom().randrange(2))
+
+
+def claim(folder: Path) -> int:
+    """Which of its group a rollout is: the first number that no other has taken. Nobody tells it to an agent."""
+    number = 0
+    while True:
+        try:
+            (folder / str(number)).mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            return number
 
 
 @ll.grader
@@ -132,11 +144,14 @@ def pareto() -> dict[str, float]:
     return {"scale": scale, "longest": longest, "mean": body + longest * tail}
 
 
-def make_tasks(tail: bool) -> Any:
-    latency = pareto() if tail else {**pareto(), "fixed": True}
-    rows = [
-        {"prompt": f"task {i}", "answer": "", **latency, "mean": None if tail else latency["mean"]} for i in range(1000)
-    ]
+def make_tasks(tail: bool, seed: int, claims: Path) -> Any:
+    """One latency for each rollout of a task's group; without a tail all of them are the mean."""
+    latency, dice = pareto(), random.Random(seed)
+    rows = []
+    for i in range(1000):
+        drawn = [min(latency["scale"] * dice.paretovariate(ALPHA), latency["longest"]) for _ in range(N)]
+        latencies = drawn if tail else [latency["mean"]] * N
+        rows.append({"prompt": f"task {i}", "answer": "", "latencies": latencies, "claims": str(claims / str(i))})
     return ll.tasks.from_rows(rows)
 
 
@@ -154,17 +169,18 @@ class Measured:
 
 
 async def train(
-    schedule: str, steps: int, *, update_s: float, async_groups: int = 2 * GROUPS, tail: bool = True
+    schedule: str, steps: int, *, seed: int, update_s: float, async_groups: int = 2 * GROUPS, tail: bool = True
 ) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
+        tasks = make_tasks(tail, seed, Path(folder) / "claims")
         policy = Clock()
         policy.update_s = update_s
         lab = Lab(policy, runs=folder, concurrency=async_groups * N)
         try:
-            await lab.run(tool_user, make_tasks(tail)[999], grader=coin)  # the fork server is up
+            await lab.run(tool_user, tasks[999], grader=coin)  # the fork server is up
             trainer = ll.Trainer(
-                lab, tool_user, make_tasks(tail), coin, n=N, groups=GROUPS, schedule=schedule,
-                async_groups=async_groups, pause="interrupt",
+                lab, tool_user, tasks, coin, n=N, groups=GROUPS, schedule=schedule,
+                async_groups=async_groups, pause="interrupt", seed=seed,
             )  # fmt: skip
             began = time.perf_counter()
             run = trainer.fit(steps=steps)
@@ -205,14 +221,14 @@ async def pause_seconds(mode: str, calls: int = 64) -> float:
             lab.close()
 
 
-async def measure(steps: int) -> dict[str, float]:
-    probe = await train("sync", max(5, steps // 4), update_s=0.0)
+async def measure(steps: int, seed: int) -> dict[str, float]:
+    probe = await train("sync", max(5, steps // 4), seed=seed, update_s=0.0)
     update_s = probe.step_s * UPDATE_SHARE / (1 - UPDATE_SHARE)
-    sync = await train("sync", steps, update_s=update_s)
-    double = await train("collocated", steps, update_s=update_s)
-    same = await train("collocated", steps, update_s=update_s, async_groups=GROUPS)
-    flat_sync = await train("sync", steps, update_s=update_s, tail=False)
-    flat = await train("collocated", steps, update_s=update_s, tail=False)
+    sync = await train("sync", steps, seed=seed, update_s=update_s)
+    double = await train("collocated", steps, seed=seed, update_s=update_s)
+    same = await train("collocated", steps, seed=seed, update_s=update_s, async_groups=GROUPS)
+    flat_sync = await train("sync", steps, seed=seed, update_s=update_s, tail=False)
+    flat = await train("collocated", steps, seed=seed, update_s=update_s, tail=False)
     bound_s = max(steps * update_s, sync.rollout_s / (2 * GROUPS * N))
     return {
         "speedup": sync.seconds / double.seconds,
@@ -227,6 +243,7 @@ async def measure(steps: int) -> dict[str, float]:
         "collocated_s": double.seconds,
         "collect_s": double.collect_s,
         "updates": steps,
+        "seed": seed,
     }
 
 
@@ -234,8 +251,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The collocated schedule against the synchronous one.")
     parser.add_argument("--json", action="store_true", help="print one JSON object (the only format)")
     parser.add_argument("--steps", type=int, default=40, help="updates of every run")
+    parser.add_argument("--seed", type=int, default=0, help="of the latencies and of the order of tasks")
     arguments = parser.parse_args()
-    print(json.dumps(asyncio.run(measure(arguments.steps))))
+    print(json.dumps(asyncio.run(measure(arguments.steps, arguments.seed))))
 
 
 if __name__ == "__main__":
