@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
-from lightning_lab.controller.late_imports import installed_since
+from lightning_lab.controller.late_imports import late_ones
 from lightning_lab.controller.limits import take_on
 from lightning_lab.records import AgentResult
 
@@ -56,7 +56,7 @@ def _settle(spec: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.modules["__main__"] = ModuleType("__main__")
     sys.argv = [""]
-    _reseed()
+    reseed()
 
 
 def _shut_in(spec: Mapping[str, Any], payload: bytes, report: int) -> NoReturn:
@@ -71,7 +71,7 @@ def _shut_in(spec: Mapping[str, Any], payload: bytes, report: int) -> NoReturn:
     os.execve(argv[0], argv, {**spec["env"], "PYTHONPATH": spec["sandbox"]["package"]})
 
 
-def _reseed() -> None:
+def reseed() -> None:
     """Forks share their parent's generators: without this, the rollouts of a group would draw the same numbers."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
@@ -95,7 +95,6 @@ def _run_function(spec: Mapping[str, Any], payload: bytes, report: int) -> int:
     _show_cells(spec["sources"])
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-    preloaded = frozenset(sys.modules)
     try:
         function, *arguments = pickle.loads(payload)
         if "result" in spec:
@@ -108,7 +107,7 @@ def _run_function(spec: Mapping[str, Any], payload: bytes, report: int) -> int:
     except BaseException as error:
         line, code = {"error": _traceback(error)}, 1
     _flush()
-    _write(report, {**line, "late_imports": installed_since(preloaded)})
+    _write(report, {**line, "late_imports": late_ones()})
     return code
 
 

@@ -25,8 +25,9 @@ from typing import Any
 
 import cloudpickle  # noqa: F401 - as asyncio
 
+from lightning_lab.controller.agent import reseed
 from lightning_lab.controller.cgroups import Places, remove_group
-from lightning_lab.controller.late_imports import import_all
+from lightning_lab.controller.late_imports import import_all, take_stock
 from lightning_lab.controller.process_tree import adopt_orphans, die_with_parent, kill_descendants, reap
 from lightning_lab.controller.supervisor import supervise
 
@@ -70,6 +71,9 @@ def _load(wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settle_memory() -> None:
+    """What every fork would otherwise do for itself, on pages that it has to copy for it."""
+    reseed()  # the first time touches a thousand pages more than the next
+    take_stock()
     gc.collect()
     gc.freeze()  # the collector of a fork would touch, and so copy, every preloaded page
 

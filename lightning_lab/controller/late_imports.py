@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 _MOST = 500
 _INSTALLED = tuple(f"{prefix}{os.sep}" for prefix in {sys.prefix, sys.base_prefix})
 
 
-def installed_since(before: Collection[str]) -> list[str]:
-    """Installed modules of this process that are not in ``before``, in the order of their import."""
-    return [name for name in list(sys.modules) if name not in before and _is_installed(name)][:_MOST]
+_known: frozenset[str] | None = None
+
+
+def take_stock() -> None:
+    """Everything imported by now is no late import. Said before the fork: looking at each module touches, and so
+    copies, hundreds of pages."""
+    global _known
+    _known = frozenset(sys.modules)
+
+
+def late_ones() -> list[str]:
+    """Installed modules imported since `take_stock`, in the order of their import; none if that was never said."""
+    if _known is None:
+        return []
+    late = list(itertools.takewhile(lambda name: name not in _known, reversed(sys.modules)))
+    return [name for name in reversed(late) if _is_installed(name)][:_MOST]
 
 
 def names_in(claim: object) -> list[str]:

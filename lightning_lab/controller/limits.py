@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 _GB = 10**9
@@ -54,6 +54,7 @@ def take_on(limits: Mapping[str, Any]) -> None:
             hard = resource.getrlimit(kind)[1]
             value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
             resource.setrlimit(kind, (value, value))
-    score = Path("/proc/self/oom_score_adj")
-    if int(score.read_text()) < _OOM_SCORE:  # to lower it would need a privilege
-        score.write_text(str(_OOM_SCORE))
+    score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+    if int(os.read(score, 16)) < _OOM_SCORE:  # to lower it would need a privilege
+        os.write(score, b"%d" % _OOM_SCORE)
+    os.close(score)
