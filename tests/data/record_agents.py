@@ -42,7 +42,7 @@ from lightning_lab.training.batch import build_batch  # noqa: E402
 from lightning_lab.training.collecting import Group  # noqa: E402
 from lightning_lab.training.config import TrainConfig  # noqa: E402
 
-RUN_ID = "01M8AGENTS0000000000000000"
+RUN_ID = "01M8RECRDED000000000AGENTS"
 STEPS = (("mini-swe-agent", "claude-code", "codex"), ("opencode", "openai-agents", "langchain"))
 """The agents whose groups a step consumes."""
 N = 3
