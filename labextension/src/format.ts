@@ -126,12 +126,13 @@ export function clock(unix: number | null | undefined): string {
   return isNumber(unix) && unix > 0 ? new Date(unix * 1000).toLocaleString() : DASH;
 }
 
-/** Longer ids are made by a machine, and told apart by their ends; shorter ones are names. */
-const NAME = 20;
-
-/** A name as it is, of a made id its telling end: `…6QP7QF`. Ids may be anybody's: shown as text. */
-export function shortId(id: string): string {
-  return visibleLine(id.length > NAME ? `…${id.slice(-6)}` : id);
+/**
+ * A name as it is, of a longer, made id its telling end: `…6QP7QF`. Ids may be anybody's: shown as text.
+ *
+ * @param room - characters of a name that have room.
+ */
+export function shortId(id: string, room = 20): string {
+  return visibleLine(id.length > room ? `…${id.slice(-6)}` : id);
 }
 
 /** `agent_error` → `agent error`; what a stored run calls so may be anything, and is shown as text. */

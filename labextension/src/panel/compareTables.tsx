@@ -117,11 +117,15 @@ const LABELS: Partial<Record<StepNumber, string>> = {
 
 export function NumbersTable({ a, b, names }: ISidesProps): JSX.Element {
   const { trans } = useView();
+  const pairs = compareMetrics(a, b);
+  if (pairs.length === 0) {
+    return <p className="ll-dim">{trans.__('No step yet: there are no numbers to compare.')}</p>;
+  }
   return (
     <table data-testid="ll-compare-numbers">
       <Head first={trans.__('Number')} names={names} more={trans.__('difference')} />
       <tbody>
-        {compareMetrics(a, b).map(pair => {
+        {pairs.map(pair => {
           const told = (value: number | null): string => reading(value, STEP_COUNTS.has(pair.name));
           return (
             <tr key={pair.name}>

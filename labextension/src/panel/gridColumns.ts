@@ -84,7 +84,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     width: 80,
     align: 'left',
     priority: 8,
-    show: (rows, row) => shortId(rows.text('group', row))
+    show: (rows, row) => shortId(rows.text('group', row), 10)
   },
   {
     key: 'task',
@@ -99,7 +99,7 @@ export const GRID_COLUMNS: readonly IGridColumn[] = [
     key: 'harness',
     label: 'Harness',
     hint: 'The agent program',
-    width: 92,
+    width: 112,
     align: 'left',
     priority: 12,
     show: (rows, row) => visibleLine(rows.text('harness', row), 60)

@@ -38,7 +38,7 @@ function Mate({ mate, current, ghost, top, onOpen }: IMateProps): JSX.Element {
         title={visibleLine(mate.id)}
       >
         <i className={`ll-dot ll-tone-${isInfrastructure(mate.outcome) ? 'warn' : mate.state}`} aria-hidden="true" />
-        <span className="ll-group-id">{shortId(mate.id)}</span>
+        <span className="ll-group-id">{shortId(mate.id, 10)}</span>
         <span className="ll-num">{mate.reward === null ? '–' : fixed(mate.reward, 2)}</span>
         <span className="ll-num ll-dim">{mate.advantage === null ? '' : signed(mate.advantage, 2)}</span>
         {why ? (

@@ -48,8 +48,8 @@ export function Problems({ onFocus }: IProblemsProps): JSX.Element | null {
                 title={trans.__('Show its rollouts')}
                 onClick={() => focus && onFocus(focus)}
               >
-                <b>{visibleLine(problem.title, 60)}</b>
-                <span className="ll-problem-count">{integer(problem.count)}</span>
+                <b>{visibleLine(problem.title, 60)}</b>{' '}
+                <span className="ll-problem-count">{integer(problem.count)}</span>{' '}
                 <span className="ll-dim">{visibleLine(problem.detail, 200)}</span>
               </button>
             </li>
