@@ -260,9 +260,7 @@ class Lab(metaclass=OneOpenLab):
     def check_workers(self, workers: Workers, config: TrainConfig) -> None:
         """Print a run's memory plan. Raises `planning.DoesNotFitError` for one that cannot fit, and
         `cluster.WorkersMissingError` unless the connected cluster, or this machine, has the workers."""
-        gpu_gib = self._submissions.check(workers)
-        if workers.gpus:
-            check_memory(self.arguments["policy"], config, workers.gpus, gpu_gib)
+        check_memory(self.arguments["policy"], config, workers.gpus, self._submissions.check(workers))
 
     def attach(self, run_id: str) -> AttachedRun:
         """Follow a submitted run, in the panel too, from this or any kernel with the same ``runs`` folder.

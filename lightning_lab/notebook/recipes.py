@@ -35,6 +35,10 @@ class RecipeError(ValueError):
     """A recipe that cannot be run as it is written; the message names each place in it."""
 
 
+_OF_THE_MACHINE = ("engine", "gpus", "gpu_gib", "on_cpus")
+"""Fields of `Layout` that are not given in ``memory.layout``."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -123,8 +127,9 @@ class Recipe(_Part):
 
     def plan(self) -> MemoryPlan:
         """What each GPU will hold; of the model's own sizes where it is here, else of those the recipe gives."""
-        layout = {"gpus": max(1, self.machine.gpus), "gpu_gib": self.machine.gpu_gib, **self.memory.layout}
-        return plan_memory(self._shape(), Layout(engine=EngineLayout(**self.memory.engine), **layout))
+        machine = {"gpus": max(1, self.machine.gpus), "gpu_gib": self.machine.gpu_gib, "on_cpus": not self.machine.gpus}
+        engine = EngineLayout(**self.memory.engine)
+        return plan_memory(self._shape(), Layout(engine=engine, **machine, **self.memory.layout))
 
     def trainer_in(self, lab: Lab) -> Trainer:
         """Harness, tasks, grader and settings, in an open lab."""
@@ -256,7 +261,7 @@ def _check(recipe: Recipe) -> None:
         raise RecipeError(f"{recipe.name}: tasks has either python or jsonl.")
     known = {
         "trainer": [field.name for field in fields(TrainConfig) if field.name != "steps"],
-        "memory.layout": [field.name for field in fields(Layout) if field.name not in ("engine", "gpus", "gpu_gib")],
+        "memory.layout": [field.name for field in fields(Layout) if field.name not in _OF_THE_MACHINE],
         "memory.engine": [field.name for field in fields(EngineLayout)],
         "lab": ["concurrency", "gateway", "host", "port"],
         "kubernetes": [name for name in inspect.signature(Lab.kubernetes).parameters if name != "self"],

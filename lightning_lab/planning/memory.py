@@ -59,8 +59,11 @@ class Layout:
     """How a run lies on its GPUs."""
 
     gpus: int
-    """Of the learner; with ``collocated`` the engine has the same ones."""
+    """Of the learner; with ``collocated`` the engine has the same ones. One where there is no GPU."""
     gpu_gib: float
+    """Of one of them, or the machine's."""
+    on_cpus: bool = False
+    """Everything is in one machine's memory: nothing is split, and nobody can give anything back."""
     micro_batch_tokens: int
     """Tokens of one micro-batch on one group of ``sequence_parallel`` GPUs."""
     engine: EngineLayout = EngineLayout()
@@ -83,6 +86,14 @@ class Layout:
     reference: bool = False
     """A frozen copy of the weights, for a KL term."""
     reserved_gib: float = 3.0
+
+    @property
+    def where(self) -> str:
+        return "of the machine" if self.on_cpus else "on each GPU"
+
+    @property
+    def who(self) -> str:
+        return "it" if self.on_cpus else "a GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +136,14 @@ class MemoryPlan:
             return
         largest = max((line for line in self.lines if line.moment == self.worst), key=lambda line: line.bytes)
         changes = changes_that_fit(self.shape, self.layout)
-        what_to_do = "No single change makes it fit: use more or larger GPUs, or a smaller model."
+        larger = "a larger machine" if self.layout.on_cpus else "more or larger GPUs"
+        what_to_do = f"No single change makes it fit: use {larger}, or a smaller model."
         if changes:
             what_to_do = f"One of these alone makes it fit: {'; '.join(changes)}."
         raise DoesNotFitError(
-            f"This run needs {self.peak_gib:.1f} GiB on each GPU while {self.worst}, and a GPU has "
-            f"{self.layout.gpu_gib:g} GiB. The most is for {largest.name}: {largest.bytes / GIB:.1f} GiB. {what_to_do}"
+            f"This run needs {self.peak_gib:.1f} GiB {self.layout.where} while {self.worst}, and "
+            f"{self.layout.who} has {self.layout.gpu_gib:g} GiB. The most is for {largest.name}: "
+            f"{largest.bytes / GIB:.1f} GiB. {what_to_do}"
         )
 
     def __str__(self) -> str:
@@ -140,14 +153,15 @@ class MemoryPlan:
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{gib:.2f}</td></tr>" for name, gib in self._rows())
-        head = "<tr><th>per GPU</th><th>GiB</th></tr>"
+        head = f"<tr><th>{self.layout.where}</th><th>GiB</th></tr>"
         return f"<p>{html.escape(self._headline())}</p><table>{head}{rows}</table>"
 
     def _headline(self) -> str:
         verdict = "fits" if self.fits else "DOES NOT FIT"
         layout = self.layout
+        has = f"CPUs with {layout.gpu_gib:g} GiB" if layout.on_cpus else f"{layout.gpus} × {layout.gpu_gib:g} GiB"
         return (
-            f"{self.shape.parameters / 1e9:.2f} B parameters on {layout.gpus} × {layout.gpu_gib:g} GiB: {verdict}, "
+            f"{self.shape.parameters / 1e9:.2f} B parameters on {has}: {verdict}, "
             f"{self.peak_gib:.1f} GiB while {self.worst}"
         )
 
@@ -172,18 +186,18 @@ def plan_memory(shape: ModelShape, layout: Layout) -> MemoryPlan:
 def changes_that_fit(shape: ModelShape, layout: Layout) -> list[str]:
     """Single changes after which the plan fits, each tried, the mildest of its kind."""
     engine = layout.engine
-    tried: list[tuple[str, object, Layout]] = [
-        ("checkpointing", True, replace(layout, checkpointing=True)),
-        ("offload", True, replace(layout, offload=True)),
-    ]
+    tried: list[tuple[str, object, Layout]] = [("checkpointing", True, replace(layout, checkpointing=True))]
+    if not layout.on_cpus:
+        tried.append(("offload", True, replace(layout, offload=True)))
     for part in (2, 4, 8):
         tokens, sequences = max(1, layout.micro_batch_tokens // part), max(1, engine.sequences // part)
         tried += [
             ("micro_batch_tokens", tokens, replace(layout, micro_batch_tokens=tokens)),
             ("logit_tokens", tokens, replace(layout, logit_tokens=tokens)),
             ("sequences", sequences, replace(layout, engine=replace(engine, sequences=sequences))),
-            ("gpus", layout.gpus * part, replace(layout, gpus=layout.gpus * part, shards=None)),
         ]
+        if not layout.on_cpus:
+            tried.append(("gpus", layout.gpus * part, replace(layout, gpus=layout.gpus * part, shards=None)))
         if engine.tensor_parallel < part and layout.gpus % part == 0:
             tried.append(("tensor_parallel", part, replace(layout, engine=replace(engine, tensor_parallel=part))))
     tried.append(("lora_rank", 32, replace(layout, lora_rank=32)))

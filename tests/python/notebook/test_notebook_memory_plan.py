@@ -12,10 +12,11 @@ from notebook_standin import StandInPolicy, asker, says_yes, tasks
 
 import lightning_lab as ll
 from lightning_lab.cluster import Workers, WorkersMissingError
-from lightning_lab.notebook import Lab
+from lightning_lab.notebook import Lab, memory_plan
 from lightning_lab.notebook.memory_plan import NoPlanError, plan_run
 from lightning_lab.notebook.policies import PolicySpec
 from lightning_lab.planning import DoesNotFitError
+from lightning_lab.planning.memory import GIB
 from lightning_lab.training import TrainConfig
 
 # Qwen3-8B's.
@@ -95,9 +96,10 @@ def test_the_embedded_policy_keeps_everything_on_one_gpu(model: str) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda model: ll.Policy.torch(model), "learns on CPUs"),
-        (lambda model: ll.Policy.vllm(model, learner=ll.Learner.verl(8)), "learns on CPUs"),
-        (lambda model: ll.Policy.vllm(model, learner=verl(strategy="megatron")), "megatron"),
+        (
+            lambda model: ll.Policy.vllm(model, learner=verl(strategy="megatron", collocated=True), collocated=True),
+            "Megatron splits.*over 8 GPUs, .* take 17.2 GiB of each one's 79",
+        ),
         (lambda model: StandInPolicy(), "only those of ll.Policy.torch"),
         (lambda model: ll.Policy.torch("/nowhere", device="cuda"), "no model directory"),
     ],
@@ -105,6 +107,35 @@ def test_the_embedded_policy_keeps_everything_on_one_gpu(model: str) -> None:
 def test_what_cannot_be_planned_says_why(make: Callable[[str], object], said: str, model: str) -> None:
     with pytest.raises(NoPlanError, match=said):
         plan_run(make(model), TrainConfig(steps=1), 8, 79.0)
+
+
+def test_megatron_that_cannot_fit_however_it_splits_is_refused(model: str) -> None:
+    few = ll.Policy.vllm(model, url="http://a", learner=verl(1, strategy="megatron"))
+    with pytest.raises(DoesNotFitError, match="137.3 GiB of each one's 79"):
+        plan_run(few, TrainConfig(steps=1), 8, 79.0)
+    lora = ll.Policy.vllm(model, url="http://a", learner=verl(1, strategy="megatron", model={"lora_rank": 16}))
+    with pytest.raises(NoPlanError, match="15.9 GiB"):
+        plan_run(lora, TrainConfig(steps=1), 8, 79.0)
+
+
+def test_what_learns_on_cpus_is_planned_in_the_machines_memory(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_plan, "machine_gib", lambda: 8.0)
+    config = TrainConfig(steps=1, token_budget=4096)
+    embedded = plan_run(ll.Policy.torch(model), config, 0, None)
+    parameters = embedded.shape.parameters
+    named = {(line.moment, line.name): line.bytes for line in embedded.lines}
+    assert named["learning", "weights"] == named["learning", "gradients"] == 4 * parameters
+    assert named["learning", "moments"] == 8 * parameters and ("sampling", "engine's weights") not in named
+    with pytest.raises(DoesNotFitError, match=r"GiB of the machine while learning, and it has 8 GiB.*a larger machine"):
+        embedded.check()
+    ranks = ll.Policy.vllm(model, collocated=True, learner=ll.Learner.verl(2, collocated=True))
+    both = plan_run(ranks, config, 0, None)
+    named = {(line.moment, line.name): line.bytes for line in both.lines}
+    assert named["learning", "weights"] == named["learning", "engine's weights"] == 4 * parameters
+    assert both.layout.micro_batch_tokens == 2 * 4096 and not both.layout.checkpointing
+    served = plan_run(ranks, config, 8, 79.0)  # by servers on GPUs
+    assert served.total("learning") < both.total("learning") - 4 * parameters / GIB
+    assert "8.19 B parameters on CPUs with 8 GiB: DOES NOT FIT" in str(both)
 
 
 def test_a_kind_that_tells_no_memory_is_not_planned(model: str) -> None:
