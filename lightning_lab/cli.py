@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -214,11 +215,13 @@ def _install_engines(options: argparse.Namespace) -> int:
     from lightning_lab.policy.engines.installing import install
 
     for name in options.names:
+        began = time.monotonic()
         try:
             environment = install(name)
         except PolicyError as error:
             return _fail(str(error))
-        print(f"{name} {environment.version} ({'CPU' if environment.cpu else 'CUDA'}): {environment.python}")
+        kind, took = "CPU" if environment.cpu else "CUDA", time.monotonic() - began
+        print(f"{name} {environment.version} ({kind}): {environment.python}, there in {took:.0f} s", flush=True)
     return 0
 
 

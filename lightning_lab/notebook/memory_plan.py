@@ -178,8 +178,8 @@ def _without_a_plan(shape: ModelShape, learner: Mapping[str, Any], gpu_gib: floa
     trained = shape.adapters(learner["lora_rank"]) if learner["lora_rank"] else shape.parameters
     least = (2 * (shape.parameters - trained) + _MEGATRON_BYTES * trained) / learner["gpus"] / _GIB
     said = (
-        f"Megatron splits a model by its own parallel sizes. Evenly over {learner['gpus']} GPUs, weights, gradients and "
-        f"moments take {least:.1f} GiB of each one's {gpu_gib:g}"
+        f"Megatron splits a model by its own parallel sizes. Evenly over {learner['gpus']} GPUs, weights, gradients "
+        f"and moments take {least:.1f} GiB of each one's {gpu_gib:g}"
     )
     if least > gpu_gib:
         raise DoesNotFitError(f"{said}: use more or larger GPUs, lora_rank, or a smaller model.")

@@ -127,9 +127,14 @@ class Recipe(_Part):
 
     def plan(self) -> MemoryPlan:
         """What each GPU will hold; of the model's own sizes where it is here, else of those the recipe gives."""
-        machine = {"gpus": max(1, self.machine.gpus), "gpu_gib": self.machine.gpu_gib, "on_cpus": not self.machine.gpus}
-        engine = EngineLayout(**self.memory.engine)
-        return plan_memory(self._shape(), Layout(engine=engine, **machine, **self.memory.layout))
+        layout = Layout(
+            gpus=max(1, self.machine.gpus),
+            gpu_gib=self.machine.gpu_gib,
+            on_cpus=not self.machine.gpus,
+            engine=EngineLayout(**self.memory.engine),
+            **self.memory.layout,
+        )
+        return plan_memory(self._shape(), layout)
 
     def trainer_in(self, lab: Lab) -> Trainer:
         """Harness, tasks, grader and settings, in an open lab."""

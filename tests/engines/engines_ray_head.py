@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,16 @@ _STARTS = 2
 _START_S = 120.0
 _OF_A_JOB = ("job_process", "kill -s 0")
 """In the command lines of a job's own process, and of the shell with which Ray ends it when its head is gone."""
+
+_RECORD = """
+import json, sys
+from ray._raylet import GcsClient
+where = (b"CLUSTER_METADATA", b"cluster")
+gcs = GcsClient(address=sys.argv[1])
+record = json.loads(gcs.internal_kv_get(*where))
+print(record["ray_version"])
+gcs.internal_kv_put(where[0], json.dumps({**record, "ray_version": sys.argv[2]}).encode(), True, where[1])
+"""
 
 
 class RayHead:
@@ -40,12 +51,17 @@ class RayHead:
                 pytest.fail(f"Ray's head did not start:\n{said}")
 
     def _start(self) -> bool:
-        gcs, dashboard, client, *agents = _ports(7)
+        self._gcs, dashboard, client, *agents = _ports(7)
         self.url = f"http://127.0.0.1:{dashboard}"
         # With ports of their own for its agents the node does not wait, 15 s at most, for those that they found.
         names = ("dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", "metrics-export")
         options = {
-            **{"port": gcs, "dashboard-port": dashboard, "dashboard-host": "127.0.0.1", "include-dashboard": "true"},
+            **{
+                "port": self._gcs,
+                "dashboard-port": dashboard,
+                "dashboard-host": "127.0.0.1",
+                "include-dashboard": "true",
+            },
             **{f"{name}-port": port for name, port in zip(names, agents, strict=True)},
             **{"ray-client-server-port": client, "num-cpus": 2, "object-store-memory": 100_000_000},
             **{"temp-dir": self._folder / "ray"},
@@ -75,6 +91,26 @@ class RayHead:
                 return len(RayJobs(self.url).nodes()) == 1
             except JobError:
                 return False
+
+    @property
+    def address(self) -> str:
+        """For those that join it."""
+        return f"127.0.0.1:{self._gcs}"
+
+    @contextlib.contextmanager
+    def said_to_run(self, ray: str) -> Iterator[None]:
+        """As a cluster of another version of Ray: those that join compare its own record with theirs."""
+        earlier = self._record(ray)
+        try:
+            yield
+        finally:
+            self._record(earlier)
+
+    def _record(self, version: str) -> str:
+        """The version that the cluster had written down until now."""
+        command = [located("verl").python, "-c", _RECORD, self.address, version]
+        environment = {**os.environ, **self.variables}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()[-1]
 
     def kill(self) -> None:
         """As a machine that is lost: everything of Ray at once, without a word."""

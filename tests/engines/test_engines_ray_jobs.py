@@ -19,6 +19,8 @@ import lightning_lab as ll
 from lightning_lab.cluster import HeadUnreachableError, JobDiedError, Workers, WorkersMissingError
 from lightning_lab.notebook import Lab
 from lightning_lab.notebook.attached import AttachedRun
+from lightning_lab.policy.verl import VerlLearner
+from lightning_lab.policy.verl.errors import ClusterError
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -97,7 +99,9 @@ async def test_a_cell_trains_on_the_cluster_and_another_lab_follows_it(head: Ray
 
 
 async def test_a_run_is_stopped_cancelled_and_missed_when_it_is_killed(head: RayHead, runs: str, lab: Lab) -> None:
-    stopped, cancelled, killed = (submitted(lab, runs, head, EMBEDDED, steps=10_000) for _ in range(3))
+    """The one that is cancelled has a rank in the cluster, which has to close too."""
+    openings = EMBEDDED, ON_RAY, EMBEDDED
+    stopped, cancelled, killed = (submitted(lab, runs, head, opening, steps=10_000) for opening in openings)
     for run in (stopped, cancelled, killed):
         wait_until(lambda run=run: trains(run), run)
     stopped.stop()
@@ -108,7 +112,7 @@ async def test_a_run_is_stopped_cancelled_and_missed_when_it_is_killed(head: Ray
     for run in (stopped, cancelled):
         await run
         assert run.state == "stopped"
-    assert "Stopped on request" in stopped.record.reason and cancelled.record.reason
+    assert "Stopped on request" in stopped.record.reason and "ancelled" in cancelled.record.reason
 
 
 def test_workers_that_the_cluster_has_not_are_refused(head: RayHead, runs: str, lab: Lab) -> None:
@@ -121,6 +125,15 @@ def test_workers_that_the_cluster_has_not_are_refused(head: RayHead, runs: str, 
     with pytest.raises(WorkersMissingError):
         trainer.fit(1, workers=Workers(gpus=8, kind="A100"))
     assert not lab.store.runs()
+
+
+def test_a_learner_that_cannot_join_is_told_why(head: RayHead, runs: str) -> None:
+    other = VerlLearner("quickstart", address=head.address)
+    with head.said_to_run("2.41.0"), pytest.raises(ClusterError, match=r"(?s)other versions.*2\.41\.0.*python=…"):
+        other.start()
+    greedy = VerlLearner("quickstart", ranks=512, device="cuda", address=head.address)
+    with pytest.raises(ClusterError, match="has 0 GPUs on its nodes, and 512 ranks on 1 node"):
+        greedy.start()
 
 
 async def test_a_head_that_is_gone_while_a_run_is_followed_is_named_and_the_run_goes_on(

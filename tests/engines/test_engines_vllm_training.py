@@ -32,7 +32,7 @@ async def test_every_step_publishes_what_it_learned(
     policy: VllmPolicy, learner: DetachedTorchLearner, tmp_path: Path
 ) -> None:
     attached = VllmPolicy(MODEL, learner=learner, url=socket_of(policy), context_length=CONTEXT)
-    sampling = ll.Sampling(temperature=1.0, max_tokens=24)
+    sampling, before = ll.Sampling(temperature=1.0, max_tokens=24), policy.version
     lab = ll.Lab(policy=attached, runs=tmp_path / "runs", sampling=sampling)
     try:
         tasks = [Task(id=f"t{i}", prompt=f"Write one sentence about the number {i}.") for i in range(4)]
@@ -43,7 +43,12 @@ async def test_every_step_publishes_what_it_learned(
         steps = lab.store.steps(run.id)
     finally:
         lab.close()
-    assert [step.version for step in steps] == [1, 2] and not any(step.skipped for step in steps)
+    first = steps[0].version  # the server's weights were published before, and keep their version
+    assert (
+        [step.version for step in steps] == [first, first + 1]
+        and first > before
+        and not any(step.skipped for step in steps)
+    )
     for step in steps:
         assert step.metrics["parity_logprob_max"] < 1e-3 and step.metrics["publish_s"] > 0
         if step.metrics["staleness_max"] == 0:  # what was learned from agrees with what was sampled by these weights

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 
@@ -28,7 +28,8 @@ def connect(settings: VerlSettings, environment: dict[str, str]) -> None:
     address = settings.address or os.environ.get("RAY_ADDRESS")
     how = {"runtime_env": {"env_vars": environment}, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        _start(num_cpus=_cpus(settings), include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **how)
+        own = {"address": "local", "num_cpus": _cpus(settings), "include_dashboard": False}  # not one that runs here
+        _start(**own, object_store_memory=_OBJECT_STORE_BYTES, **how)
         return
     try:
         ray.init(address=address, **how)
@@ -94,11 +95,13 @@ class Ranks:
             max_colocate_count=2 if settings.collocated else 1,
             name_prefix="lightning-lab",
         )
-        self._group = RayWorkerGroup(
-            self._pool,
-            RayClassWithInitArgs(ray.remote(LearnerWorker), setup),
-            device_name=settings.device,
-        )
+        worker = RayClassWithInitArgs(ray.remote(LearnerWorker), setup)
+        try:
+            self._group = RayWorkerGroup(self._pool, worker, device_name=settings.device)
+        except RayError as error:
+            raise LearnerLostError(
+                f"The ranks of the learner could not start ({_first_line(str(error))}). {GO_ON}"
+            ) from error
         self.pids = self.all("begin")
         self._data_rank: list[int] = self.all("_query_dispatch_info", "train")
         self.count = max(self._data_rank) + 1
@@ -163,7 +166,7 @@ def _death(ref: Any) -> str | None:
     """How the rank died that was to answer; None where it lives."""
     try:
         ray.get(ref)
-    except RayActorError as error:
+    except (OutOfMemoryError, RayActorError) as error:
         return str(error)
     except RayError:
         return None

@@ -73,6 +73,7 @@ class Driver:
 
         check_names(settings)
         connect(settings, environment)
+        _outlive_signals()  # Ray has set its own
         self._watch(ray.get_runtime_context().gcs_address)
         check_resources(settings)
         self._ranks = Ranks(Setup(directory=directory, settings=settings))
@@ -158,6 +159,13 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
+def _outlive_signals() -> None:
+    """An interrupted cell is none of its business. A job that is ended gets a signal with all its processes, and needs
+    its learner to close: this one ends with its kernel."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _end_with(parent: int) -> None:
     """Also where the kernel was killed while this process is busy: it cannot see then that its connection has ended."""
 
@@ -171,7 +179,7 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted cell is none of its business
+    _outlive_signals()
     _end_with(parent)
     Driver(Connection(descriptor)).serve()
     if "ray" in sys.modules:

@@ -30,7 +30,7 @@ class Fleet:
     def __init__(self, weights: Weights, *, stop_ids: frozenset[int], warm_up: Ids, transfer: bool) -> None:
         """``warm_up``: a prompt for the first reply of a server, which takes longer than others. ``transfer``: servers
         are made ready to take weights from GPU memory."""
-        self.version = 0
+        self.version = self._found = 0
         self._transfers = transfer
         self._weights, self._stop_ids, self._warm_up = weights, stop_ids, warm_up
         self._loop = Loop()
@@ -51,8 +51,10 @@ class Fleet:
         self._replicas.start([self._local(f"vllm-{n}", directory, python, place) for n, place in enumerate(places)])
 
     def attach(self, urls: Sequence[str], key: str) -> None:
-        """Servers that run already. Raises `PolicyError` if one does not answer, or in another version."""
+        """Servers that run already; what was published to them before keeps its version. Raises `PolicyError` if one
+        does not answer, or in another version of vLLM."""
         self._replicas.start([Replica(Connection(url, name=f"The vLLM server {url}", key=key)) for url in urls])
+        self.version = self._found = max(map(self._told_version, self.replicas))
 
     def close(self) -> None:
         """End what was started here. Idempotent."""
@@ -270,11 +272,18 @@ class Fleet:
             if self._frozen:
                 await replica.connection.post("/pause?mode=keep")
 
-        if replica.server is None and self.version:  # it was away and may have come back with its first weights
+        if (
+            replica.server is None and self.version > self._found
+        ):  # it was away and may have come back with its first weights
             replica.ready = True
             self._reload(replica, directory=self._weights.current)
             self._name(replica, version=self.version)
         self._loop.wait(prepare())
+
+    def _told_version(self, replica: Replica) -> int:
+        """Of the weights that somebody else's server has; 0 where nobody named them."""
+        told = str(self._loop.wait(replica.connection.get("/weight_info")).get("weight_version"))
+        return int(told) if told.isdigit() else 0
 
     def _answers(self, connection: Connection) -> Callable[[], bool]:
         def answers() -> bool:

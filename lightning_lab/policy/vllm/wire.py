@@ -24,6 +24,7 @@ def generate_body(prompt: Ids, sampling: Sampling, *, limit: int, stop_ids: Iter
         "stop": list(sampling.stop),
         "stop_token_ids": sorted(stop_ids),
         "logprobs": 0,  # of the sampled token alone
+        "detokenize": bool(sampling.stop),  # the lab reads ids
     }
     if sampling.seed is not None:
         parameters["seed"] = sampling.seed

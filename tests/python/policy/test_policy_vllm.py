@@ -257,6 +257,16 @@ def test_a_publish_changes_weights_version_and_cache_while_nothing_is_sampled(ma
         policy.publish(6)
 
 
+def test_what_was_published_to_a_server_before_keeps_its_version(make: Make) -> None:
+    policy, server = make(learner=Writer(), answers={"/weight_info": {"weight_version": "7"}})
+    policy.start()
+    assert policy.version == 7 and "/collective_rpc" not in server.paths()
+    with pytest.raises(PolicyError, match="Version 7 was used already"):
+        policy.publish(7)
+    policy.publish(8)
+    assert policy.version == 8
+
+
 def test_servers_that_sleep_during_an_update_wake_to_be_given_weights(make: Make) -> None:
     policy, server = make(learner=Writer(), collocated=True)
     policy.start()
