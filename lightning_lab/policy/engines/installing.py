@@ -99,7 +99,8 @@ def _install_cpu(folder: Path, version: str) -> None:
         requirements = _for_text(_required(wheel))
         listed = Path(place) / "requirements.txt"
         listed.write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        _install(folder, "--extra-index-url", _CPU_INDEX, "--requirement", str(listed))
+        _install_cpu_torch(folder, requirements[-1])
+        _install(folder, "--requirement", str(listed))
         _install(folder, "--no-deps", str(wheel))
 
 
@@ -107,8 +108,17 @@ def _install_verl(folder: Path, *, gpu: bool) -> None:
     """What the extra ``[verl]`` asks for. On a CPU torch comes first and in one version: a range is also searched for
     CUDA builds."""
     if not gpu:
-        _install(folder, "--extra-index-url", _CPU_INDEX, f"torch=={VERL_TORCH}")
+        _install_cpu_torch(folder, f"torch=={VERL_TORCH}")
     _install(folder, *VERL_REQUIREMENTS)
+
+
+def _install_cpu_torch(folder: Path, torch: str) -> None:
+    """From PyTorch's own index, which is asked for this alone and once: one that cannot be reached costs seconds for
+    every package that it is asked for. Without it pip's own index decides which build."""
+    try:
+        _install(folder, "--timeout", "10", "--retries", "0", "--index-url", _CPU_INDEX, torch)
+    except EngineMissingError:
+        _install(folder, torch)
 
 
 def _required(wheel: Path) -> list[str]:
@@ -121,7 +131,8 @@ def _required(wheel: Path) -> list[str]:
 
 
 def _for_text(requirements: Sequence[str]) -> list[str]:
-    """Without what only pictures and sound need; torch in one version, as a range is searched for CUDA builds too."""
+    """Without what only pictures and sound need; torch last and in one version, as a range is searched for CUDA builds
+    too."""
     kept = [line for line in requirements if _name(line) not in _NOT_FOR_TEXT and _name(line) != "torch"]
     torch = next((line for line in requirements if _name(line) == "torch"), "torch")
     pinned = re.search(r"==\s*([\d.]+)", torch)
