@@ -46,7 +46,7 @@ class Put:
 
 
 class Transaction:
-    """Writes puts into the open transaction and collects their events.
+    """Writes puts, each group of them in one transaction of the file, and collects their events.
 
     Calls, their delivery and the log's lines wait in a `Group`, to be written together; every other statement writes
     first what waits, so that the order of puts holds.
@@ -66,40 +66,42 @@ class Transaction:
         All together; where one fails, one by one, and what fails leaves nothing behind. Raises when the disk is dead.
         """
         self.events = []
+        self._connection.execute("BEGIN IMMEDIATE")
         try:
-            return list(self._together(puts))
+            outcomes: list[int | StoreError] = list(self._together(puts))
         except Exception as error:
             if is_dead_disk(error):
                 raise
-        return [self._alone(put) for put in puts]
+            self._connection.execute("ROLLBACK")
+            self._connection.execute("BEGIN IMMEDIATE")
+            outcomes = [self._alone(put) for put in puts]
+        self._connection.execute("COMMIT")
+        return outcomes
 
     def _alone(self, put: Put) -> int | StoreError:
+        self._connection.execute("SAVEPOINT put")
         try:
-            return self._together([put])[0]
-        except StoreError as error:
-            return error
+            outcome: int | StoreError = self._together([put])[0]
         except Exception as error:
             if is_dead_disk(error):
                 raise
-            return _bad(error)
+            self._connection.execute("ROLLBACK TO put")
+            outcome = error if isinstance(error, StoreError) else _bad(error)
+        self._connection.execute("RELEASE put")
+        return outcome
 
     def _together(self, puts: Sequence[Put]) -> list[int]:
-        """All or nothing."""
+        """All, or none: when this raises, what it wrote is to be rolled back."""
         numbers = self._group.numbers.copy()
         self._contents.begin()
         self._calls.begin()
-        self._connection.execute("SAVEPOINT puts")
         try:
             self._look_up([put for put in puts if put.method == "call"])
             seqs = [self._run(put) for put in puts]
             self._group.write()
         except BaseException:
             self._forget(numbers)
-            if self._connection.in_transaction:  # a dead disk has rolled back everything already
-                self._connection.execute("ROLLBACK TO puts")
-                self._connection.execute("RELEASE puts")
             raise
-        self._connection.execute("RELEASE puts")
         self.events += self._group.events
         self._group = Group(self._connection, self._group.numbers)
         return seqs

@@ -27,7 +27,10 @@ Subscriber = Callable[[Sequence[Event]], None]
 
 _LARGEST_BATCH = 4096
 _CROWD = 2
-_WINDOW_S = 0.005
+"""Puts in one commit; beyond it there is a crowd."""
+_WINDOW_S = 0.015
+"""How long a crowd gathers. A commit is a dozen statements, however many puts it has, and after each the writer waits
+for the interpreter, which the event loop of a busy gateway holds."""
 
 logger = logging.getLogger(__name__)
 
@@ -157,10 +160,10 @@ class Writer:
 
     def _take(self) -> tuple[list[_Item], bool]:
         """Everything queued, at least one item; False with the last."""
+        if self._crowded:
+            time.sleep(_WINDOW_S)  # before the first is taken: whoever puts it wakes nobody
         items: list[_Item] = []
         item = self._queue.get()
-        if self._crowded:
-            time.sleep(_WINDOW_S)
         while item is not None:
             items.append(item)
             if len(items) == _LARGEST_BATCH:
@@ -193,9 +196,7 @@ class Writer:
 
     def _write(self, transaction: Transaction, items: Sequence[_Item]) -> list[int | StoreError]:
         """One transaction. A put that cannot be written becomes an error in the list; a dead disk raises."""
-        self._connection.execute("BEGIN IMMEDIATE")
         outcomes = iter(transaction.apply([item.put for item in items if item.put]))
-        self._connection.execute("COMMIT")
         return [next(outcomes) if item.put else 0 for item in items]
 
     def _fail(self, error: Exception, items: Sequence[_Item]) -> None:
