@@ -272,9 +272,8 @@ class Fleet:
             if self._frozen:
                 await replica.connection.post("/pause?mode=keep")
 
-        if (
-            replica.server is None and self.version > self._found
-        ):  # it was away and may have come back with its first weights
+        # Who was away may have come back with its first weights.
+        if replica.server is None and self.version > self._found:
             replica.ready = True
             self._reload(replica, directory=self._weights.current)
             self._name(replica, version=self.version)
