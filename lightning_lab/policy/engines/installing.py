@@ -26,7 +26,7 @@ from lightning_lab.policy.engines.versions import SUPPORTED, VERL_REQUIREMENTS, 
 
 ENGINES = ("vllm", "verl")
 _COMPLETE = ".complete"
-"""Written last: a folder without it was left half-way."""
+"""Written last and removed first: a folder without it was left half-way."""
 _SHOWN = 2000
 """Characters of an installer's words that an error repeats."""
 _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -77,6 +77,7 @@ def install(engine: str) -> Environment:
     with _alone(folder.with_suffix(".lock")):
         found = _found(folder)
         if found is None or found.version != version or not (folder / _COMPLETE).is_file():
+            (folder / _COMPLETE).unlink(missing_ok=True)  # first: whoever is killed from here on leaves it half-way
             shutil.rmtree(folder, ignore_errors=True)
             venv.create(folder, with_pip=False, symlinks=True)
             gpu = shutil.which("nvidia-smi") is not None
