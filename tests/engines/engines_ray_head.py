@@ -40,6 +40,7 @@ class RayHead:
     """``variables`` are what asks it for something needs: its token."""
 
     def __init__(self) -> None:
+        self._claims = contextlib.ExitStack()
         self.variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         for left in reversed(range(_STARTS)):
             self._folder = Path(tempfile.mkdtemp(prefix="ll-ray-", dir="/tmp"))  # sockets have short paths
@@ -51,7 +52,7 @@ class RayHead:
                 pytest.fail(f"Ray's head did not start:\n{said}")
 
     def _start(self) -> bool:
-        self._gcs, dashboard, client, *agents = _ports(7)
+        self._gcs, dashboard, client, *agents = _ports(7, self._claims)
         self.url = f"http://127.0.0.1:{dashboard}"
         # With ports of their own for its agents the node does not wait, 15 s at most, for those that they found.
         names = ("dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent", "metrics-export")
@@ -132,6 +133,7 @@ class RayHead:
             if self._process.poll() is None:
                 self._process.kill()
                 self._process.wait()
+        self._claims.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _parts(self) -> list[psutil.Process]:
@@ -146,16 +148,17 @@ def _command(process: psutil.Process) -> str:
     return ""
 
 
-def _ports(count: int) -> list[int]:
-    """Free ones below those that Ray gives to its workers, 10002 to 19999."""
+def _ports(count: int, claims: contextlib.ExitStack) -> list[int]:
+    """Free ones below those that Ray gives to its workers, 10002 to 19999. Each is claimed by a name that only one
+    process on the machine can have, until ``claims`` closes: two heads that start at once take different ones."""
     found: list[int] = []
-    for port in range(9100 + os.getpid() % 400, 9990):
-        with socket.socket() as listener:
-            try:
+    for port in range(9100, 9990):
+        with contextlib.ExitStack() as claimed, contextlib.suppress(OSError):
+            claimed.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0lightning-lab-ray-{port}")
+            with socket.socket() as listener:
                 listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
+            claims.push(claimed.pop_all())
+            found.append(port)
         if len(found) == count:
             return found
     pytest.fail("no free ports below 10000")
