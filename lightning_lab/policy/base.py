@@ -345,14 +345,15 @@ class SeatsServers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharedWeight:
-    """A weight in GPU memory that other processes of the machine may read."""
+    """A weight that a learner hands to servers."""
 
     name: str
     dtype: str
     """As torch names it: ``bfloat16``."""
     shape: tuple[int, ...]
-    handles: Mapping[str, tuple[Any, ...]]
-    """By the UUID of a GPU on which it lies: arguments of torch's ``rebuild_cuda_tensor``."""
+    handles: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Where others of the machine may read it: arguments of torch's ``rebuild_cuda_tensor`` by the UUID of a GPU on
+    which it lies. None of one that is sent."""
 
 
 @runtime_checkable
@@ -362,6 +363,28 @@ class SharesWeights(Protocol):
     def share(self) -> Iterator[Sequence[SharedWeight]]:
         """All weights, under the names of the model's files, some at a time: they lie there until the next are asked
         for. Raises `PolicyError` where the learner has no GPU."""
+        ...
+
+
+@runtime_checkable
+class SendsWeights(Protocol):
+    """A learner that can send its weights to servers on other GPUs or machines, over a process group with them."""
+
+    def invite(self, receivers: int, *, towards: str, deadline_s: float) -> Mapping[str, Any]:
+        """Open a group → what its ``receivers`` are told, as JSON has it; the group before is left.
+
+        ``towards``: a host's name, by which the servers are reached; empty where they are on the lab's own machine.
+        ``deadline_s``: for all to join, and for what is sent together to arrive. Raises `PolicyError`.
+        """
+        ...
+
+    def gather(self) -> None:
+        """Wait until all have joined. Raises `PolicyError`."""
+        ...
+
+    def send(self) -> Iterator[Sequence[SharedWeight]]:
+        """All weights, under the names of the model's files, some at a time: what is named is sent while the next is
+        asked for. Raises `PolicyError`."""
         ...
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines_server import CONTEXT, MODEL, socket_of
+from engines_server import CONTEXT, MODEL, TAKES_WEIGHTS, send_by, socket_of
 
 import lightning_lab as ll
 from lightning_lab.notebook import Lab
@@ -22,13 +22,34 @@ def learner() -> DetachedTorchLearner:
 @pytest.fixture(scope="session")
 def policy(learner: DetachedTorchLearner) -> Iterator[VllmPolicy]:
     """The server parses by vLLM's own tool parser, so it also renders. One thread: two wait for each other where agents
-    and learner want the cores too."""
-    made = VllmPolicy(MODEL, learner=learner, context_length=CONTEXT, tool_parser="hermes", threads=1, kv_bytes=2**29)
+    and learner want the cores too. It takes weights as files, and such as are sent."""
+    made = VllmPolicy(
+        MODEL,
+        learner=learner,
+        context_length=CONTEXT,
+        tool_parser="hermes",
+        threads=1,
+        kv_bytes=2**29,
+        options=TAKES_WEIGHTS,
+    )
     try:
         made.start()
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def sends(policy: VllmPolicy, learner: DetachedTorchLearner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one test the server takes what the learner sends."""
+    send_by(policy, learner, monkeypatch)
+
+
+@pytest.fixture(params=["files", "nccl"])
+def transfer(request: pytest.FixtureRequest) -> None:
+    """Both ways in which the server takes weights."""
+    if request.param == "nccl":
+        request.getfixturevalue("sends")
 
 
 @pytest.fixture

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import aiohttp
 import numpy as np
+import pytest
 
+from lightning_lab.policy.base import SendsWeights
 from lightning_lab.policy.vllm import VllmPolicy
+from lightning_lab.policy.vllm.broadcast import Broadcast
 from lightning_lab.records import Call, Sample, Segment
 
 MODEL = "smollm2"
 CONTEXT = 4096
+TAKES_WEIGHTS = {"weight_transfer_config": '{"backend": "lightning_lab"}'}
+"""Options of a server that also takes weights that are sent to it."""
 
 
 def socket_of(policy: VllmPolicy) -> str:
@@ -16,6 +22,11 @@ def socket_of(policy: VllmPolicy) -> str:
     server = policy.replicas[0].server
     assert server is not None
     return f"unix://{server.socket}"
+
+
+def send_by(policy: VllmPolicy, learner: SendsWeights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish by a group of ``learner`` and the server, which was started for it."""
+    monkeypatch.setattr(policy._fleet, "_transfer", Broadcast(learner))
 
 
 def sample_of(call: Call) -> Sample:
@@ -29,3 +40,12 @@ def sample_of(call: Call) -> Sample:
         versions=np.concatenate([np.full(start, -1, np.int32), call.versions]),
         segments=(Segment(call_id=call.id, start=start, stop=stop),),
     )
+
+
+async def checksums(policy: VllmPolicy) -> dict[str, str]:
+    """Of the first server's weights, by its own sums."""
+    connector = aiohttp.UnixConnector(socket_of(policy).removeprefix("unix://"))
+    url, asked = "http://l/weight_checker", {"action": "checksum"}
+    async with aiohttp.ClientSession(connector=connector) as session, session.post(url, json=asked) as response:
+        found: dict[str, str] = (await response.json())["checksums"]
+    return found

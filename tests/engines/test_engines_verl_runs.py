@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from engines_server import socket_of
+from engines_server import TAKES_WEIGHTS, send_by, socket_of
 from engines_verl_agent import asker, numerate
 from engines_verl_rows import make_rows
 
@@ -58,7 +58,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    servers = VllmPolicy(MODEL, kv_bytes=2**28, threads=1)
+    servers = VllmPolicy(MODEL, kv_bytes=2**28, threads=1, options=TAKES_WEIGHTS)
     try:
         servers.start()
         made = Bench(tmp_path_factory.mktemp("runs"), socket_of(servers))
@@ -146,6 +146,17 @@ def test_three_updates_reach_the_server(bench: Bench, tmp_path: Path) -> None:
     for name, weight in learned.items():
         assert torch.equal(weight, served[name]), name
     assert any(not torch.equal(weight, first[name]) for name, weight in learned.items())
+
+
+def test_the_ranks_send_what_they_learned_to_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 does, in a group with it; what the others hold of the weights is gathered there."""
+    policy, learner = bench.lab.open_parts().policy, learner_of(bench.lab)
+    send_by(policy, learner, monkeypatch)
+    rows = make_rows()
+    for _ in range(2):
+        result = policy.update([rows], loss="ppo_clip", options={}, learning_rate=1e-3)
+        told = policy.publish(policy.version + 1)
+        assert not result.metrics["skipped"] and told["parity_logprob_max"] < 1e-3
 
 
 def test_a_rank_that_dies_in_an_update_costs_no_step_of_the_run(bench: Bench) -> None:

@@ -52,7 +52,7 @@ async def row_of(policy: VllmPolicy) -> LossRow:
 
 
 async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
-    policy: VllmPolicy, learner: DetachedTorchLearner, tmp_path: Path
+    policy: VllmPolicy, learner: DetachedTorchLearner, transfer: None, tmp_path: Path
 ) -> None:
     """The gateway pauses in the middle of a reply, the learner takes a step and publishes, the reply goes on."""
     row = await row_of(policy)

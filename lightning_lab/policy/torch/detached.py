@@ -17,6 +17,7 @@ from lightning_lab.policy.torch.forward import Forward
 from lightning_lab.policy.torch.learner import TorchLearner
 from lightning_lab.policy.torch.llama import best_forward
 from lightning_lab.policy.torch.model import context_length, load_model, quiet
+from lightning_lab.policy.torch.sending import Sender, described, parts
 from lightning_lab.policy.torch.sharing import shared
 from lightning_lab.records import Floats, Sample
 from lightning_lab.tokens import ChatCodec
@@ -33,6 +34,7 @@ class DetachedTorchLearner:
     ) -> None:
         self._name, self._device, self._dtype = model, device, getattr(torch, dtype)
         self._threads = threads
+        self._sender = Sender()
         self._started = False
 
     def start(self) -> None:
@@ -47,6 +49,7 @@ class DetachedTorchLearner:
 
     def close(self) -> None:
         """The weights go with the object."""
+        self._sender.close()
 
     def update(
         self, micro_batches: Sequence[Sequence[LossRow]], *, loss: str, options: Mapping[str, Any], learning_rate: float
@@ -73,6 +76,23 @@ class DetachedTorchLearner:
         self.start()
         yield [shared(name, weight.detach()) for name, weight in self._model.named_parameters()]
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+
+    def invite(self, receivers: int, *, towards: str, deadline_s: float) -> Mapping[str, Any]:
+        self.start()
+        towards, device = towards or "localhost", self._model.device
+        return self._sender.invite(receivers, towards=towards, device=device, deadline_s=deadline_s)
+
+    def gather(self) -> None:
+        self._sender.gather()
+
+    def send(self) -> Iterator[Sequence[SharedWeight]]:
+        try:
+            for part in parts(self._model.named_parameters()):
+                yield described(part)
+                self._sender.send(part)
+        except BaseException:
+            self._sender.close()  # who waits for more is told
+            raise
 
     @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample], *, temperature: float) -> Sequence[Floats]:

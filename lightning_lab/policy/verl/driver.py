@@ -96,6 +96,18 @@ class Driver:
             for one in zip(*self._ranks.all("share", first), strict=True)
         ]
 
+    def invite(self, receivers: int, towards: str, deadline_s: float) -> Any:
+        return self._ranks.all("invite", receivers, towards, deadline_s)[0]
+
+    def gather(self) -> None:
+        self._ranks.all("gather")
+
+    def offer(self, first: bool) -> list[SharedWeight]:
+        return list(self._ranks.all("offer", first)[0])
+
+    def send(self) -> None:
+        self._ranks.all("send")
+
     def save(self, directory: Path) -> None:
         self._ranks.all("save_checkpoint", str(directory))
 

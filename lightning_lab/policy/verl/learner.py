@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,23 @@ class VerlLearner:
         first = True
         while weights := self._ask("share", first):
             yield weights
+            first = False
+
+    def invite(self, receivers: int, *, towards: str, deadline_s: float) -> Mapping[str, Any]:
+        """By rank 0, which may be on another machine than the lab."""
+        self.start()
+        told: Mapping[str, Any] = self._ask("invite", receivers, towards or socket.gethostname(), deadline_s)
+        return told
+
+    def gather(self) -> None:
+        self._ask("gather")
+
+    def send(self) -> Iterator[Sequence[SharedWeight]]:
+        """In the dtype that is published."""
+        first = True
+        while weights := self._ask("offer", first):
+            yield weights
+            self._ask("send")
             first = False
 
     def save(self, directory: Path) -> None:

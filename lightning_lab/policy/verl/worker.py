@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from lightning_lab.algorithms.losses import LOSSES
 from lightning_lab.policy.base import LossRow, PolicyError, SharedWeight
 from lightning_lab.policy.torch.learner_options import StepOptions
 from lightning_lab.policy.torch.report import COLUMNS
+from lightning_lab.policy.torch.sending import Named, Sender, described, parts
 from lightning_lab.policy.torch.sharing import shared
 from lightning_lab.policy.verl.config import stored_dtype, worker_config
 from lightning_lab.policy.verl.export import WeightFiles
@@ -28,9 +29,6 @@ from lightning_lab.policy.verl.messages import RankResult, StepRequest
 from lightning_lab.policy.verl.rows import MicroBatch, RowsLoss, at_places, micro_batch
 from lightning_lab.policy.verl.settings import Setup
 from lightning_lab.records import Floats
-
-LENT_BYTES = 1 << 30
-"""Of whole weights that a rank holds for the servers at one time."""
 
 
 class LearnerWorker(TrainingWorker):  # type: ignore[misc]
@@ -40,6 +38,7 @@ class LearnerWorker(TrainingWorker):  # type: ignore[misc]
         """Nothing is loaded yet: of a constructor, Ray tells only that the process died."""
         self._setup = setup
         self._reference: Any = None
+        self._sender = Sender()
 
     def begin(self) -> int:
         """Join the other ranks and load the model → this rank's process id. Raises `SettingsError`."""
@@ -82,29 +81,54 @@ class LearnerWorker(TrainingWorker):  # type: ignore[misc]
 
     def export(self, directory: Path) -> None:
         """Rank 0 writes the whole weights; the others hand it their parts."""
-        named, _ = self.engine.get_per_tensor_param()
-        tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
         files = WeightFiles(directory) if self.rank == 0 else None
-        for name, tensor in named:
-            if files is not None and not (tied and name == "lm_head.weight"):
-                files.add(name, tensor.detach().to("cpu", self._dtype))
+        for name, tensor in self._whole():
+            if files is not None:
+                files.add(name, tensor.to("cpu", self._dtype))
         if files is not None:
             files.close()
 
     def share(self, first: bool) -> list[SharedWeight]:
         """The next weights, whole, in this rank's GPU memory, where they stay until the next are asked for."""
+        return [shared(name, tensor) for name, tensor in self._next(first)]
+
+    def invite(self, receivers: int, towards: str, deadline_s: float) -> Mapping[str, Any] | None:
+        """Rank 0 sends for all."""
+        if self.rank != 0:
+            return None
+        device = torch.device(get_device_id())
+        return self._sender.invite(receivers, towards=towards, device=device, deadline_s=deadline_s)
+
+    def gather(self) -> None:
+        if self.rank == 0:
+            self._sender.gather()
+
+    def offer(self, first: bool) -> list[SharedWeight]:
+        """What `send` sends next."""
+        return described(self._next(first))
+
+    def send(self) -> None:
+        if self.rank == 0:
+            self._sender.send(self._lent)
+
+    def _next(self, first: bool) -> list[Named]:
+        """Some more of the whole weights on this rank's device, in the dtype that is published; first: from the
+        beginning."""
         if first:
-            self._named = iter(self.engine.get_per_tensor_param()[0])
-        self._lent: list[Tensor] = []
-        given: list[SharedWeight] = []
+            device = get_device_id()
+            whole = ((name, tensor.to(device, self._dtype).contiguous()) for name, tensor in self._whole())
+            self._parts = parts(whole)
+        self._lent: list[Named] = []  # before the next are gathered
+        self._lent = next(self._parts, [])
+        return self._lent
+
+    def _whole(self) -> Iterator[Named]:
+        """All ranks together, one weight after the other; a tied output layer is no weight of its own."""
+        named, _ = self.engine.get_per_tensor_param()
         tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
-        for name, tensor in self._named:
+        for name, tensor in named:
             if not (tied and name == "lm_head.weight"):
-                self._lent.append(tensor.detach().to(get_device_id(), self._dtype).contiguous())
-                given.append(shared(name, self._lent[-1]))
-                if sum(one.nbytes for one in self._lent) > LENT_BYTES:
-                    break
-        return given
+                yield name, tensor.detach()
 
     def _told(self, batch: MicroBatch) -> Any:
         """With verl's own settings of a pass."""

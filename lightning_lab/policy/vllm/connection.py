@@ -7,6 +7,7 @@ import concurrent.futures
 import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -68,6 +69,8 @@ class Connection:
         self.name = name
         self._socket = address.removeprefix("unix://") if address.startswith("unix://") else None
         self._base_url = "http://localhost" if self._socket else address.rstrip("/")
+        self.host = "" if self._socket else urlsplit(address).hostname or ""
+        """Its machine; empty: this one."""
         self._key = key
         self._session: aiohttp.ClientSession | None = None
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_lab.policy.base import Chunk, PolicyError, SharedWeight
+from lightning_lab.policy.base import Chunk, PolicyError
 from lightning_lab.policy.engines.versions import check_version
-from lightning_lab.policy.vllm import transfer
 from lightning_lab.policy.vllm.connection import Connection, Loop
 from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
 from lightning_lab.policy.vllm.replicas import Replica, Replicas
 from lightning_lab.policy.vllm.server import Server
 from lightning_lab.policy.vllm.settings import Settings
+from lightning_lab.policy.vllm.transfer import Transfer, begin, end, shapes_of
 from lightning_lab.policy.vllm.weights import Weights
 from lightning_lab.policy.vllm.wire import chunk_of, generate_body
 from lightning_lab.records import Ids, Sampling
@@ -27,11 +27,11 @@ _WARM_UP = Sampling(temperature=1.0, max_tokens=1)
 class Fleet:
     """``weights``: what they serve, under the number ``version``."""
 
-    def __init__(self, weights: Weights, *, stop_ids: frozenset[int], warm_up: Ids, transfer: bool) -> None:
-        """``warm_up``: a prompt for the first reply of a server, which takes longer than others. ``transfer``: servers
-        are made ready to take weights from GPU memory."""
+    def __init__(self, weights: Weights, *, stop_ids: frozenset[int], warm_up: Ids, transfer: Transfer | None) -> None:
+        """``warm_up``: a prompt for the first reply of a server, which takes longer than others. ``transfer``: how
+        weights come to servers that run; None: as files."""
         self.version = self._found = 0
-        self._transfers = transfer
+        self._transfer = transfer
         self._weights, self._stop_ids, self._warm_up = weights, stop_ids, warm_up
         self._loop = Loop()
         self._replicas = Replicas(self._loop, self._begin, self._prepare)
@@ -55,6 +55,8 @@ class Fleet:
         does not answer, or in another version of vLLM."""
         self._replicas.start([Replica(Connection(url, name=f"The vLLM server {url}", key=key)) for url in urls])
         self.version = self._found = max(map(self._told_version, self.replicas))
+        for replica in self.replicas:
+            replica.holds = self._weights.current
 
     def close(self) -> None:
         """End what was started here. Idempotent."""
@@ -107,20 +109,20 @@ class Fleet:
         self._frozen = self._asleep = True
         self._tell_all("/sleep?level=1&mode=keep")
 
-    def switch(self, directory: Path, version: int, shared: Iterable[Sequence[SharedWeight]] | None = None) -> None:
-        """All servers to other weights, or none; sampling goes on afterwards in any case. Raises `PublishError`.
+    def switch(self, directory: Path, version: int) -> None:
+        """All servers to the learner's weights, or none; sampling goes on afterwards in any case.
 
-        ``shared``: the weights of ``directory`` in GPU memory, some at a time; without, the servers read the files.
+        ``directory`` has them as files. Raises `PublishError`.
         """
         earlier = self._weights.current
         self.freeze()
         try:
             self._wake()
             try:
-                if shared is None:
+                if self._transfer is None:
                     self._replicas.each(partial(self._reload, directory=directory))
                 else:
-                    self._transfer(shared)
+                    self._hand_over(self._transfer, directory)
                 self._replicas.each(partial(self._name, version=version))
             except PolicyError as error:
                 self._put_back(earlier, version, error)
@@ -138,28 +140,30 @@ class Fleet:
 
         async def reload() -> None:
             await replica.wait_ready()
-            replica.torn = True
+            replica.holds = None
             try:
                 await post("/collective_rpc", _reload("load_published", directory), timeout_s=None)  # in `engine_side`
             except PolicyError:
                 if replica.server is not None:
                     raise
                 await post("/collective_rpc", _reload("reload_weights", directory), timeout_s=None)
-            replica.torn = False
+            replica.holds = directory
 
         self._loop.wait(reload())
 
-    def _transfer(self, shared: Iterable[Sequence[SharedWeight]]) -> None:
-        def everywhere(step: Callable[[Replica], Coroutine[Any, Any, None]]) -> None:
-            self._replicas.each(lambda replica: self._loop.wait(step(replica)))
-
+    def _hand_over(self, transfer: Transfer, directory: Path) -> None:
         given: dict[str, tuple[int, ...]] = {}
-        everywhere(transfer.begin)
-        for weights in shared:
-            everywhere(partial(transfer.take, body=transfer.update_body(weights)))
-            given.update((weight.name, weight.shape) for weight in weights)
+        try:
+            transfer.meet(self._replicas)
+            self._replicas.all_do(begin)
+            for weights in transfer.weights(self._replicas):
+                given.update(shapes_of(weights))
+        except PolicyError:
+            raise
+        except Exception as error:  # of the learner's, who knows which
+            raise PolicyError(f"The learner's weights did not leave it ({type(error).__name__}: {error}).") from error
         self._weights.check(given)
-        everywhere(transfer.end)
+        self._replicas.all_do(partial(end, directory=directory))
 
     def _name(self, replica: Replica, *, version: int) -> None:
         """The weights' version, and nothing cached of others."""
@@ -181,25 +185,27 @@ class Fleet:
             ) from error
 
     def _restore(self, replica: Replica, *, directory: Path) -> None:
-        """Back to the earlier weights: by a reload where the last one succeeded, else by a new process.
-
-        After a reload that failed, vLLM may go on with a mixture of weights, also when another one succeeds.
-        """
-        if not replica.torn:
-            self._reload(replica, directory=directory)
-            self._name(replica, version=self.version)
-        elif replica.server is None:
-            replica.failure = EngineDiedError(f"{replica.name} may hold a mixture of weights. Start it again.")
-        else:
-            replica.ready = False
-            replica.server.stop()
-            try:
-                self._begin(replica)
-                self._prepare(replica)
-            except PolicyError as error:
-                replica.failure = error
-                raise
-            replica.torn = False
+        """Back to the earlier weights, where it has not kept them: by a reload, or by a new process where it may hold
+        a mixture. vLLM may go on with that after a reload that failed, also when another one succeeds."""
+        with replica.lock:  # one that died is perhaps started again already
+            if replica.failure is not None:
+                raise replica.failure
+            if replica.holds == directory:
+                return
+            if replica.holds is not None:
+                self._reload(replica, directory=directory)
+                self._name(replica, version=self.version)
+            elif replica.server is None:
+                replica.failure = EngineDiedError(f"{replica.name} may hold a mixture of weights. Start it again.")
+            else:
+                replica.ready = False
+                replica.server.stop()
+                try:
+                    self._begin(replica)
+                    self._prepare(replica)
+                except PolicyError as error:
+                    replica.failure = error
+                    raise
 
     async def _sample(self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int) -> Chunk:
         await replica.wait_ready()
@@ -250,7 +256,8 @@ class Fleet:
 
     def _begin(self, replica: Replica) -> None:
         assert replica.server is not None and self._settings is not None
-        replica.server.start(self._settings.arguments(self._weights.current))
+        replica.holds = self._weights.current
+        replica.server.start(self._settings.arguments(replica.holds))
 
     def _prepare(self, replica: Replica) -> None:
         """Fit to answer: a version that the lab knows, weights named by theirs, and the first reply behind it."""
@@ -265,8 +272,8 @@ class Fleet:
         async def prepare() -> None:
             if replica.server is not None:  # others' servers tell themselves which weights they have
                 await replica.connection.post("/update_weight_version", {"new_version": str(self.version)})
-            if self._transfers:
-                await transfer.prepare(replica)
+            if self._transfer is not None:
+                await self._transfer.prepare(replica)
             replica.ready = True
             await self._sample(replica, self._warm_up, _WARM_UP, 1)
             if self._frozen:

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,12 +23,11 @@ from lightning_lab.policy.base import (
     Rendered,
     RenderError,
     SeatsServers,
-    SharedWeight,
-    SharesWeights,
     UpdateResult,
 )
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.engines.installing import located
+from lightning_lab.policy.vllm.choice import transfer_of
 from lightning_lab.policy.vllm.errors import PublishError
 from lightning_lab.policy.vllm.fleet import Fleet, private_directory
 from lightning_lab.policy.vllm.parity import PROBE_SAMPLING, PROBE_TOKENS, parity, probe_sample, probes_of
@@ -51,9 +50,10 @@ class VllmPolicy:
     ``learner`` learns beside them; without one the policy only answers. Where ``tool_parser`` or ``reasoning_parser``
     names one of vLLM's own, the servers render the conversations and parse the replies; else the lab does both, as for
     the embedded policy. ``dtype``: by default float32 on a CPU and bfloat16 on a GPU. ``collocated``: the servers sleep
-    during updates, whose memory they share. ``transfer``: ``ipc`` where
-    servers and learner are on the same GPUs: published weights are taken from its memory; the files are written all the
-    same, for servers that are started. ``options``: further arguments of ``vllm serve`` by their own names.
+    during updates, whose memory they share. ``transfer``: how published weights reach servers that run: as ``files``,
+    by ``ipc`` from the memory of a learner on the same GPUs, or by ``nccl``: sent by a learner on other GPUs or other
+    machines (over gloo where it is on a CPU). The files are written in any case, for servers that are started.
+    ``options``: further arguments of ``vllm serve`` by their own names.
     """
 
     def __init__(
@@ -73,18 +73,14 @@ class VllmPolicy:
         kv_bytes: int | None = None,
         threads: int | None = None,
         collocated: bool = False,
-        transfer: Literal["files", "ipc"] = "files",
+        transfer: Literal["files", "ipc", "nccl"] = "files",
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = f"vllm:{Path(model).name}"
         self.can_learn = learner is not None
         self._model_name, self._chat_template = model, chat_template
         self._learner, self._collocated = learner, collocated
-        if transfer not in ("files", "ipc"):
-            raise PolicyError(f"transfer is {transfer!r}; it must be 'files' or 'ipc'.")
-        self._transfers = transfer == "ipc"
-        if self._transfers and not isinstance(learner, SharesWeights):
-            raise PolicyError("transfer='ipc' needs a learner that shares its weights: ll.Learner.torch or .verl.")
+        self._transfer = transfer_of(transfer, learner, collocated=collocated)
         self._urls, self._key = [url] if isinstance(url, str) else list(url), api_key
         self._count, self._asked_context = replicas, context_length
         self._served = tool_parser is not None or reasoning_parser is not None
@@ -95,7 +91,8 @@ class VllmPolicy:
             "threads": threads,
             "tool_parser": tool_parser,
             "reasoning_parser": reasoning_parser,
-            "transfer": self._transfers,
+            "transfer": self._transfer.engine if self._transfer else None,
+            "unpickles": self._transfer is not None and self._transfer.pickles,
             "options": dict(options or {}),
         }
         self._started = self._closed = False
@@ -140,7 +137,7 @@ class VllmPolicy:
             self._weights,
             stop_ids=self._codec.stop_ids,
             warm_up=self._codec.encode("a"),
-            transfer=self._transfers,
+            transfer=self._transfer,
         )
         try:
             if self._urls:
@@ -236,7 +233,7 @@ class VllmPolicy:
         began = time.perf_counter()
         directory = self._export(version)
         paused = time.perf_counter()
-        self._servers.switch(directory, version, self._shared())
+        self._servers.switch(directory, version)
         ended = time.perf_counter()
         return {"publish_s": ended - began, "pause_s": ended - paused, **self._parity()}
 
@@ -271,9 +268,6 @@ class VllmPolicy:
             return self._weights.prepare(version, self._own_learner.export)
         except (OSError, PublishError) as error:
             raise PublishError(f"Version {version} was not published, {self.version} samples on: {error}") from error
-
-    def _shared(self) -> Iterator[Sequence[SharedWeight]] | None:
-        return self._learner.share() if self._transfers and isinstance(self._learner, SharesWeights) else None
 
     def _parity(self) -> Mapping[str, float]:
         """Of what the servers sample now, on what was just learned; nothing where one dies over it: it is published."""

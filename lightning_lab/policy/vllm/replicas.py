@@ -8,8 +8,10 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.vllm.connection import Connection, Loop
@@ -17,6 +19,8 @@ from lightning_lab.policy.vllm.errors import EngineDiedError
 from lightning_lab.policy.vllm.server import START_S, Server
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 RESTARTS = 3
 """Of one server within `_RESTARTS_S`; then it stays down and says why."""
@@ -39,8 +43,10 @@ class Replica:
         self.ready = False
         self.failure: PolicyError | None = None
         """Why it will not come back."""
-        self.torn = False
-        """Whether it may hold weights of two versions."""
+        self.holds: Path | None = None
+        """The model directory that has its weights; None where they may be of two."""
+        self.lock = threading.Lock()
+        """Held by who starts its process again."""
         self.restarts: list[float] = []
 
     @contextlib.contextmanager
@@ -94,7 +100,7 @@ class Replicas:
         """
         known = self._places.get(rollout_id)
         if known is None or not known.ready:
-            left = [replica for replica in self.all if replica.failure is None]
+            left = self.left
             if not left:
                 raise self.all[0].failure or EngineDiedError("No vLLM server is left.")
             known = min(left, key=lambda replica: (not replica.ready, replica is not known, replica.open_calls))
@@ -104,14 +110,23 @@ class Replicas:
             self._places.popitem(last=False)
         return known
 
+    @property
+    def left(self) -> Sequence[Replica]:
+        """Those that are not given up."""
+        return [replica for replica in self.all if replica.failure is None]
+
     def each(self, work: Callable[[Replica], None]) -> None:
-        """For all that are not given up, at one time; raises the first error when all are done."""
-        left = [replica for replica in self.all if replica.failure is None]
+        """For all that are left, at one time; raises the first error when all are done."""
         with ThreadPoolExecutor(len(self.all)) as threads:
-            errors = [done.exception() for done in [threads.submit(work, replica) for replica in left]]
-        for error in errors:
-            if error is not None:
-                raise error
+            finished([threads.submit(work, replica) for replica in self.left])
+
+    def begin(self, work: Callable[[Replica], Coroutine[Any, Any, _T]]) -> Sequence[Future[_T]]:
+        """For all that are left, at one time; nobody waits for it yet."""
+        return [self._loop.submit(work(replica)) for replica in self.left]
+
+    def all_do(self, work: Callable[[Replica], Coroutine[Any, Any, None]]) -> None:
+        """`begin`, and wait for it."""
+        finished(self.begin(work))
 
     def lost(self, replica: Replica) -> None:
         """Somebody else's server does not answer: nobody is sent there until it does again."""
@@ -124,23 +139,24 @@ class Replicas:
 
     def died(self, replica: Replica, status: int) -> None:
         """Start it again, unless it dies all the time. Called in the thread that watched it."""
-        now = time.monotonic()
-        replica.ready = False
-        replica.restarts = [at for at in replica.restarts if now - at < _RESTARTS_S]
-        words = f"{replica.name} ended with {status}" + (" (killed)" if status == -9 else "")
-        if self._closing:
-            return
-        if len(replica.restarts) >= RESTARTS:
-            replica.failure = EngineDiedError(
-                f"{words}, for the {RESTARTS + 1}th time in ten minutes. Its log: {_log_of(replica)}"
-            )
-            return
-        replica.restarts.append(now)
-        _log.warning("%s; it is started again", words)
-        try:
-            self._bring_up(replica)
-        except PolicyError as error:
-            replica.failure = error
+        with replica.lock:
+            if self._closing or replica.server is None or replica.server.alive:  # who put it back was quicker
+                return
+            replica.ready = False
+            now = time.monotonic()
+            replica.restarts = [at for at in replica.restarts if now - at < _RESTARTS_S]
+            words = f"{replica.name} ended with {status}" + (" (killed)" if status == -9 else "")
+            if len(replica.restarts) >= RESTARTS:
+                replica.failure = EngineDiedError(
+                    f"{words}, for the {RESTARTS + 1}th time in ten minutes. Its log: {replica.server.log}"
+                )
+                return
+            replica.restarts.append(now)
+            _log.warning("%s; it is started again", words)
+            try:
+                self._bring_up(replica)
+            except PolicyError as error:
+                replica.failure = error
 
     def _look_again(self, replica: Replica) -> None:
         end, reason = time.monotonic() + START_S, PolicyError("It was not asked.")
@@ -163,5 +179,8 @@ class Replicas:
         replica.ready = True
 
 
-def _log_of(replica: Replica) -> str:
-    return str(replica.server.log) if replica.server else "is its own"
+def finished(work: Sequence[Future[Any]]) -> None:
+    """Waits for all; raises the first error."""
+    for error in [done.exception() for done in work]:
+        if error is not None:
+            raise error

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lightning_lab.policy.vllm.errors import SocketTakenError, start_error
 
-LAUNCHER = Path(__file__).parent / "engine_side" / "lightning_lab_launch.py"
+LAUNCHER = Path(__file__).parents[1] / "engine_side" / "lightning_lab_launch.py"
 START_S = 900.0
 """A large model is read from disk and compiled before the server answers."""
 _ASK_S = 0.2
@@ -90,6 +90,10 @@ class Server:
     def pid(self) -> int | None:
         """Of the process that listens; its session holds the others."""
         return self._process.pid if self._process else None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def last_words(self) -> str:
         """The end of its log."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from lightning_lab.policy.vllm.transfer import CONFIG
 
 MODEL_NAME = "policy"
 """Under which the servers serve, whatever the model: its directory changes with each publish."""
@@ -37,8 +36,10 @@ class Settings:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     chat_template: Path | None = None
-    transfer: bool = False
-    """Weights are taken from GPU memory, by handles that the server unpickles."""
+    transfer: str | None = None
+    """vLLM's engine that takes published weights; None: they are read from files."""
+    unpickles: bool = False
+    """Whether that engine unpickles what the learner says."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -67,13 +68,13 @@ class Settings:
         }
         arguments["kv_cache_memory_bytes"] = self.kv_bytes or (_CPU_KV_BYTES if self.cpu else None)
         arguments["enable_sleep_mode"] = not self.cpu
-        arguments["weight_transfer_config"] = CONFIG if self.transfer else None
+        arguments["weight_transfer_config"] = json.dumps({"backend": self.transfer}) if self.transfer else None
         return [part for name, value in {**arguments, **self.options}.items() for part in _flag(name, value)]
 
     def environment(self) -> dict[str, str]:
         """Nothing is fetched and nothing is reported; the routes that pause and publish are open on the socket."""
         environment = {**_NO_OUTSIDE, "VLLM_SERVER_DEV_MODE": "1"}
-        if self.transfer:
+        if self.unpickles:
             environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         if not self.cpu:
             return environment

@@ -1,50 +1,59 @@
-"""Weights from a learner's GPU memory into the servers': vLLM's weight transfer by CUDA IPC, over its HTTP routes.
+"""Published weights from a learner's memory into the servers', by vLLM's routes for weight transfer.
 
-Written to the interface of vLLM 0.32 and not run on a GPU. A server takes it with ``--weight-transfer-config
-'{"backend": "ipc"}'`` and ``VLLM_ALLOW_INSECURE_SERIALIZATION=1``, because handles are pickled on their way.
+Written to the interface of vLLM 0.32.
 """
 
 from __future__ import annotations
 
-import base64
-import pickle
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 from lightning_lab.policy.base import SharedWeight
-from lightning_lab.policy.vllm.replicas import Replica
-
-CONFIG = '{"backend": "ipc"}'
+from lightning_lab.policy.vllm.replicas import Replica, Replicas
 
 
-async def prepare(replica: Replica) -> None:
-    """Once after a server's start: weights come one by one, not packed into a buffer."""
-    await replica.connection.post("/init_weight_transfer_engine", {"init_info": {"packed": False}})
+class Transfer(Protocol):
+    """How weights come otherwise than as files."""
+
+    engine: str
+    """Of the servers, as their factory names it."""
+    pickles: bool
+    """Whether the servers unpickle what they are sent."""
+
+    async def prepare(self, replica: Replica) -> None:
+        """Once after a server's start."""
+        ...
+
+    def meet(self, replicas: Replicas) -> None:
+        """What must be so before a server is touched. Raises `PolicyError`; then all have their weights still."""
+        ...
+
+    def weights(self, replicas: Replicas) -> Iterator[Sequence[SharedWeight]]:
+        """Has all servers take all weights, and tells which. Raises `PolicyError`."""
+        ...
 
 
 async def begin(replica: Replica) -> None:
     await replica.wait_ready()
-    replica.torn = True
+    replica.holds = None
     await replica.connection.post("/start_weight_update")
 
 
-async def take(replica: Replica, *, body: Mapping[str, Any]) -> None:
-    await replica.connection.post("/update_weights", body, timeout_s=None)
-
-
-async def end(replica: Replica) -> None:
+async def end(replica: Replica, *, directory: Path) -> None:
+    """``directory`` has the same weights."""
     await replica.connection.post("/finish_weight_update", timeout_s=None)
-    replica.torn = False
+    replica.holds = directory
 
 
-def update_body(weights: Sequence[SharedWeight]) -> dict[str, Any]:
-    """A request to ``/update_weights``."""
-    handles = [dict(weight.handles) for weight in weights]
+def update_info(weights: Sequence[SharedWeight]) -> dict[str, Any]:
+    """What ``/update_weights`` is told of every kind of transfer."""
     return {
-        "update_info": {
-            "names": [weight.name for weight in weights],
-            "dtype_names": [weight.dtype for weight in weights],
-            "shapes": [list(weight.shape) for weight in weights],
-            "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
-        }
+        "names": [weight.name for weight in weights],
+        "dtype_names": [weight.dtype for weight in weights],
+        "shapes": [list(weight.shape) for weight in weights],
     }
+
+
+def shapes_of(weights: Sequence[SharedWeight]) -> Mapping[str, tuple[int, ...]]:
+    return {weight.name: weight.shape for weight in weights}

@@ -61,7 +61,7 @@ def test_a_server_that_dies_all_the_time_is_given_up(tmp_path: Path) -> None:
     begun: list[Replica] = []
     loop = Loop()
     replicas = Replicas(loop, begun.append, lambda replica: None)
-    server: Any = SimpleNamespace(log=tmp_path / "vllm-0.log", stop=lambda: None)
+    server: Any = SimpleNamespace(log=tmp_path / "vllm-0.log", stop=lambda: None, alive=False)
     replica = Replica(Connection("unix:///nowhere", name="vllm-0"), server)
     try:
         replicas.start([replica])

@@ -103,7 +103,7 @@ def test_weights_that_are_missing_are_not_sampled_with(
 
 
 def test_a_server_is_started_so_that_it_takes_handles(tmp_path: Path) -> None:
-    settings = Settings(cpu=False, dtype="bfloat16", context_length=64, transfer=True)
+    settings = Settings(cpu=False, dtype="bfloat16", context_length=64, transfer="ipc", unpickles=True)
     arguments = settings.arguments(tmp_path)
     assert arguments[arguments.index("--weight-transfer-config") + 1] == '{"backend": "ipc"}'
     assert settings.environment()["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "1"
