@@ -17,6 +17,8 @@ _FLAG: Schema = {"type": ["boolean", "null"]}
 _OBJECT: Schema = {"type": "object"}
 _STOPS: Schema = {"anyOf": [_TEXT, {"type": "array", "items": {"type": "string"}}]}
 _COUNT: Schema = {"type": ["integer", "null"], "minimum": 1}
+_SOME: Schema = {"type": "string", "minLength": 1}
+_SEEN = "For a policy whose model sees images; one that reads text alone answers 400 and names the place."
 _NUMBERS = {float: {"type": ["number", "null"]}, int: {"type": ["integer", "null"]}}
 _ROLLOUT: Schema = {"name": "rollout", "in": "path", "required": True, "schema": {"type": "string"}}
 _MODEL: Schema = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
@@ -97,10 +99,14 @@ def _common(fields: Mapping[str, type]) -> dict[str, Schema]:
     return {"model": _TEXT, "stream": _FLAG, **_sampling(fields)}
 
 
-def _parts(*kinds: str) -> Schema:
-    """Content of a text model: a string, or parts of text."""
+def _parts(*kinds: str, image: Schema | None = None) -> Schema:
+    """Content: a string, or parts of text, and images where a model may be shown some."""
     part = _object(("type",), type={"enum": list(kinds)}, text=_TEXT)
-    return {"anyOf": [_TEXT, _array(part)]}
+    return {"anyOf": [_TEXT, _array(part if image is None else {"anyOf": [part, image]})]}
+
+
+def _image(kind: str, field: str, held: Schema) -> Schema:
+    return {"description": _SEEN, **_object(("type", field), **{"type": _one(kind), field: held})}
 
 
 def _function(arguments: str) -> Schema:
@@ -116,8 +122,14 @@ def _arguments() -> Schema:
 def _chat() -> Schema:
     said = _object(("name",), name={"type": "string"}, arguments=_arguments())
     call = _object(("function",), id=_TEXT, type=_one("function"), function=said)
-    roles = [role for role in chat.ROLES if role != "assistant"]
-    others = _object(("role",), role={"enum": roles}, content=_parts("text"), tool_call_id=_TEXT, name=_TEXT)
+    image = _image("image_url", "image_url", _object(("url",), url=_SOME, detail=_TEXT))
+    shown, others = (
+        _object(("role",), role={"enum": roles}, content=content, tool_call_id=_TEXT, name=_TEXT)
+        for roles, content in (
+            (["user", "tool"], _parts("text", image=image)),
+            ([role for role in chat.ROLES if role not in ("assistant", "user", "tool")], _parts("text")),
+        )
+    )
     assistant = _object(
         ("role",),
         role=_one("assistant"),
@@ -129,7 +141,7 @@ def _chat() -> Schema:
     tool = _object(("type", "function"), type=_one("function"), function=_function("parameters"))
     return _object(
         ("messages",),
-        messages=_array({"anyOf": [others, assistant]}, 1),
+        messages=_array({"anyOf": [shown, others, assistant]}, 1),
         tools=_optional(_array(tool)),
         logprobs=_FLAG,
         stream_options=_optional(_object(include_usage=_FLAG)),
@@ -149,16 +161,18 @@ def _completions() -> Schema:
 
 def _responses() -> Schema:
     summary = _array(_object(("text",), type=_one("summary_text"), text={"type": "string"}))
+    image = _image("input_image", "image_url", _SOME)
     items = [
-        _object(
-            ("role",),
-            type=_one("message"),
-            role={"enum": ["user", "system", "developer", "assistant"]},
-            content=_parts("input_text", "output_text"),
-        ),
+        _object(("role",), type=_one("message"), role={"enum": roles}, content=content)
+        for roles, content in (
+            (["user"], _parts("input_text", "output_text", image=image)),
+            (["system", "developer", "assistant"], _parts("input_text", "output_text")),
+        )
+    ]
+    items += [
         _object(("type",), type=_one("reasoning"), summary=summary, encrypted_content=_TEXT),
         _object(("type",), type=_one("function_call"), call_id=_TEXT, name=_TEXT, arguments=_arguments()),
-        _object(("type",), type=_one("function_call_output"), call_id=_TEXT, output=_parts("input_text")),
+        _object(("type",), type=_one("function_call_output"), call_id=_TEXT, output=_parts("input_text", image=image)),
     ]
     function = _function("parameters")
     return _object(
@@ -173,23 +187,26 @@ def _responses() -> Schema:
 
 def _messages() -> Schema:
     text = _object(("type", "text"), type=_one("text"), text={"type": "string"})
-    result = _object(
-        ("type",),
-        type=_one("tool_result"),
-        tool_use_id=_TEXT,
-        content={"anyOf": [_TEXT, _array(text)]},
-        is_error=_FLAG,
-    )
+    source = {
+        "anyOf": [
+            _object(("type", "url"), type=_one("url"), url=_SOME),
+            _object(("type", "media_type", "data"), type=_one("base64"), media_type=_SOME, data=_SOME),
+        ]
+    }
+    image = _image("image", "source", source)
     thinking = _object(("type",), type=_one("thinking"), thinking=_TEXT, signature=_TEXT)
     use = _object(("type",), type=_one("tool_use"), id=_TEXT, name=_TEXT, input=_OBJECT)
-    turn = _object(
-        ("role",),
-        role={"enum": ["user", "assistant", "system"]},
-        content={"anyOf": [_TEXT, _array({"anyOf": [text, thinking, use, result]})]},
-    )
+
+    def turn(roles: list[str], *media: Schema) -> Schema:
+        inside = {"anyOf": [_TEXT, _array({"anyOf": [text, *media]})]}
+        result = _object(("type",), type=_one("tool_result"), tool_use_id=_TEXT, content=inside, is_error=_FLAG)
+        blocks = _array({"anyOf": [text, thinking, use, result, *media]})
+        return _object(("role",), role={"enum": roles}, content={"anyOf": [_TEXT, blocks]})
+
+    turns = [turn(["user"], image), turn(["assistant", "system"])]
     return _object(
         ("messages",),
-        messages=_array(turn, 1),
+        messages=_array({"anyOf": turns}, 1),
         system={"anyOf": [_TEXT, _array(text)]},
         tools=_optional(_array(_function("input_schema"))),
         thinking=_optional(_object(type={"enum": ["enabled", "adaptive", "disabled"]})),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jsonschema
 import pytest
 from gateway_upstream import ASKED, post
 
+from lightning_lab.gateway.openapi import document
 from lightning_lab.notebook.detail import message_fields
 from lightning_lab.records import Message
 
@@ -92,6 +94,13 @@ async def test_they_go_on_in_their_places_and_come_back_from_the_store(front, up
     assert [image["url"] for message in call.messages for image in message.images] == [
         part["image_url"]["url"] for part in said if part["type"] == "image_url"
     ]
+
+
+@pytest.mark.parametrize("protocol", CASES)
+def test_the_gateways_description_has_them(protocol):
+    path, body, _ = CASES[protocol]
+    asked = document()["paths"][f"/v1{path}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    jsonschema.validate({"model": "m", **body}, asked)
 
 
 async def test_an_image_that_is_sent_again_is_stored_once(front, upstream):
