@@ -7,6 +7,7 @@ GPUs tensors go over NCCL, else over gloo; nothing is pickled.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import time
@@ -141,7 +142,9 @@ def _failure(works: list[Any], deadline_s: float) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).partition("\n")[0]
+    """Without the place in gloo's source, and its guesses."""
+    said = (str(error) or type(error).__name__).partition("\n")[0]
+    return re.sub(r"^\[\S+:\d+\] ", "", said).partition(". This is typically")[0]
 
 
 def _gloo(meeting: Meeting, store: Store, rank: int, timeout: timedelta) -> Any:

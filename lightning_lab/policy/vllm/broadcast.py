@@ -94,12 +94,9 @@ async def _within(replica: Replica, path: str, body: Mapping[str, Any]) -> None:
 
 
 def _reason(error: PolicyError, asked: Sequence[Future[None]]) -> PolicyError:
-    """A server's own words where it has some; what the learner says of a broken connection tells less."""
+    """With the servers' own words; what the learner says of a broken connection tells less."""
     done, late = wait(asked, _REASON_S)
     for future in late:
         future.cancel()
-    for future in done:
-        said = future.exception()
-        if isinstance(said, PolicyError):
-            return PolicyError(f"{error} {said}")
-    return error
+    said = [future.exception() for future in asked if future in done]
+    return PolicyError(" ".join(str(one) for one in (error, *said) if isinstance(one, PolicyError)))
