@@ -4,7 +4,9 @@
     python benchmarks/quickstart.py --seeds 1 --ranks 2 --json    # learned by verl on two ranks (docs/engines.md)
 
 Per seed: held-out reward at temperature 1 before and after training (`start`, `end`), the seconds of training, the
-updates made, and what a control gains whose rewards are permuted across each batch (`control_gain`).
+updates made, and what a control gains whose rewards are permuted across each batch (`control_gain`). Two trainings draw
+rollouts of their own, so one of each kind says little of their difference: that verl learns what the embedded learner
+learns from the same rollouts is shown by tests/engines/test_engines_verl_quickstart.py.
 Progress goes to stderr; stdout is one JSON object.
 """
 
