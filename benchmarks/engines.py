@@ -74,17 +74,20 @@ async def measured(policy: VllmPolicy, rounds: int) -> dict[str, float]:
 
 async def learned_from(policy: VllmPolicy) -> LossRow:
     prompt = policy.render([Message(role="user", content=STORY)], []).ids
-    (reply,) = [chunk async for chunk in policy.generate(prompt, SAMPLING, rollout_id="r")]
-    start, stop = len(prompt), len(prompt) + len(reply.ids)
+    told = [chunk async for chunk in policy.generate(prompt, SAMPLING, rollout_id="r")]
+    ids, logprobs, versions = (
+        np.concatenate([getattr(chunk, name) for chunk in told]) for name in ("ids", "logprobs", "versions")
+    )
+    start, stop = len(prompt), len(prompt) + len(ids)
     sample = Sample(
         rollout_id="r",
-        ids=np.concatenate([prompt, reply.ids]),
+        ids=np.concatenate([prompt, ids]),
         mask=np.arange(stop) >= start,
-        logprobs=np.concatenate([np.zeros(start, np.float32), reply.logprobs]),
-        versions=np.concatenate([np.full(start, -1, np.int32), reply.versions]),
+        logprobs=np.concatenate([np.zeros(start, np.float32), logprobs]),
+        versions=np.concatenate([np.full(start, -1, np.int32), versions]),
         segments=(Segment(call_id="c", start=start, stop=stop),),
     )
-    return LossRow(sample=sample, advantage=1.0, token_weight=1 / len(reply.ids))
+    return LossRow(sample=sample, advantage=1.0, token_weight=1 / len(ids))
 
 
 def publish_often(policy: VllmPolicy, row: LossRow, rounds: int) -> list[dict[str, float]]:

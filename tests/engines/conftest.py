@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines_server import CONTEXT, MODEL, TAKES_WEIGHTS, send_by, socket_of
+from engines_server import CONTEXT, MODEL, TAKES_WEIGHTS, socket_of
 
 import lightning_lab as ll
 from lightning_lab.notebook import Lab
@@ -39,17 +39,22 @@ def policy(learner: DetachedTorchLearner) -> Iterator[VllmPolicy]:
         made.close()
 
 
-@pytest.fixture
-def sends(policy: VllmPolicy, learner: DetachedTorchLearner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For one test the server takes what the learner sends."""
-    send_by(policy, learner, monkeypatch)
-
-
 @pytest.fixture(params=["files", "nccl"])
-def transfer(request: pytest.FixtureRequest) -> None:
-    """Both ways in which the server takes weights."""
-    if request.param == "nccl":
-        request.getfixturevalue("sends")
+def publisher(
+    request: pytest.FixtureRequest, policy: VllmPolicy, learner: DetachedTorchLearner
+) -> Iterator[VllmPolicy]:
+    """Who publishes to the session's server: its own policy as files; or one that is attached to it, which sends, and
+    whose replies are told while they are sampled, because the lab parses them."""
+    if request.param == "files":
+        yield policy
+        return
+    url = socket_of(policy)
+    attached = VllmPolicy(MODEL, learner=learner, url=url, context_length=CONTEXT, transfer="nccl")
+    try:
+        attached.start()
+        yield attached
+    finally:
+        attached.close()
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import aiohttp
 import numpy as np
 import pytest
 
-from lightning_lab.policy.base import SendsWeights
+from lightning_lab.policy.base import Chunk, SendsWeights
 from lightning_lab.policy.vllm import VllmPolicy
 from lightning_lab.policy.vllm.broadcast import Broadcast
 from lightning_lab.records import Call, Sample, Segment
@@ -27,6 +29,16 @@ def socket_of(policy: VllmPolicy) -> str:
 def send_by(policy: VllmPolicy, learner: SendsWeights, monkeypatch: pytest.MonkeyPatch) -> None:
     """Publish by a group of ``learner`` and the server, which was started for it."""
     monkeypatch.setattr(policy._fleet, "_transfer", Broadcast(learner))
+
+
+def whole(chunks: Sequence[Chunk]) -> Chunk:
+    """A reply of the chunks in which it came."""
+    return Chunk(
+        ids=np.concatenate([chunk.ids for chunk in chunks]),
+        logprobs=np.concatenate([chunk.logprobs for chunk in chunks]),
+        versions=np.concatenate([chunk.versions for chunk in chunks]),
+        finish_reason=chunks[-1].finish_reason,
+    )
 
 
 def sample_of(call: Call) -> Sample:

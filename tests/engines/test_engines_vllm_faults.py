@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from engines_server import CONTEXT, MODEL
+from engines_server import CONTEXT, MODEL, socket_of
 
 from lightning_lab.policy.base import Chunk
 from lightning_lab.policy.vllm import VllmPolicy
@@ -28,9 +28,16 @@ async def test_a_server_that_dies_in_the_middle_is_started_again_with_the_publis
     (replica,) = policy.replicas
     assert replica.server is not None and replica.server.pid is not None
     lost = asyncio.create_task(said(policy, 512))
-    while replica.open_calls < 1:  # noqa: ASYNC110 - another thread, no event to wait for
-        await asyncio.sleep(0.01)
-    os.kill(replica.server.pid, signal.SIGKILL)
+    plain, told = VllmPolicy(MODEL, url=socket_of(policy), context_length=CONTEXT), []
+    with pytest.raises(EngineDiedError, match=r"broke off while it answered /inference/v1/generate"):
+        async for chunk in plain.generate(policy.encode("One, two,"), Sampling(max_tokens=512), rollout_id="r"):
+            told.append(chunk)
+            if len(told) == 2:
+                while replica.open_calls < 1:  # noqa: ASYNC110 - another thread, no event to wait for
+                    await asyncio.sleep(0.01)
+                os.kill(replica.server.pid, signal.SIGKILL)  # in the middle of both
+    assert len(told) >= 2 and all(chunk.finish_reason is None for chunk in told)
+    plain.close()
     with pytest.raises(EngineDiedError, match=r"vllm-0 broke off while it answered /inference/v1/generate"):
         await lost
     while replica.ready:  # noqa: ASYNC110 - another thread, no event to wait for

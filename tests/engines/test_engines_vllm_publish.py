@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 import pytest
-from engines_server import sample_of, socket_of
+from engines_server import CONTEXT, MODEL, sample_of, socket_of, whole
 from safetensors.numpy import load_file, save_file
 
 from lightning_lab.gateway import Gateway
@@ -25,8 +25,7 @@ STORY = Message(role="user", content="Tell a long story about a lighthouse, its 
 async def said(policy: VllmPolicy, max_tokens: int, *, temperature: float = 1.0, seed: int | None = None) -> Chunk:
     prompt = policy.render([STORY], []).ids
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    (chunk,) = [chunk async for chunk in policy.generate(prompt, sampling, rollout_id="r")]
-    return chunk
+    return whole([chunk async for chunk in policy.generate(prompt, sampling, rollout_id="r")])
 
 
 async def sampled_tokens(policy: VllmPolicy) -> float:
@@ -52,13 +51,13 @@ async def row_of(policy: VllmPolicy) -> LossRow:
 
 
 async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
-    policy: VllmPolicy, learner: DetachedTorchLearner, transfer: None, tmp_path: Path
+    publisher: VllmPolicy, policy: VllmPolicy, learner: DetachedTorchLearner, tmp_path: Path
 ) -> None:
     """The gateway pauses in the middle of a reply, the learner takes a step and publishes, the reply goes on."""
-    row = await row_of(policy)
-    version = policy.version
+    row = await row_of(publisher)
+    version = publisher.version
     store = Store(tmp_path / "store.sqlite")
-    gateway = Gateway(policy, store, sampling=Sampling(max_tokens=96))
+    gateway = Gateway(publisher, store, sampling=Sampling(max_tokens=96))
     gateway.start()
     access = gateway.open_rollout("r")
     try:
@@ -71,12 +70,14 @@ async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
             for stream in (False, True)
         ]
         before = await sampled_tokens(policy)
-        while policy.replicas[0].open_calls < 2 or await sampled_tokens(policy) < before + 16:  # noqa: ASYNC110
+        while publisher.replicas[0].open_calls < 2 or await sampled_tokens(policy) < before + 16:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         report = await asyncio.to_thread(gateway.pause, mode="interrupt")
         assert (report.in_flight, report.interrupted, report.aborted) == (2, 2, 0)
-        result = await asyncio.to_thread(policy.update, [[row]], loss="policy_gradient", options={}, learning_rate=1e-4)
-        told = await asyncio.to_thread(policy.publish, version + 1)
+        result = await asyncio.to_thread(
+            publisher.update, [[row]], loss="policy_gradient", options={}, learning_rate=1e-4
+        )
+        told = await asyncio.to_thread(publisher.publish, version + 1)
         gateway.resume()
         await calls[0]
         async for _ in await calls[1]:
@@ -86,7 +87,7 @@ async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
         store.flush()
         recorded = store.calls("r")
         store.close()
-    assert result.metrics["skipped"] == 0.0 and policy.version == version + 1
+    assert result.metrics["skipped"] == 0.0 and publisher.version == version + 1
     assert len(recorded) == 2
     for call in recorded:
         assert set(call.versions.tolist()) == {version, version + 1}
@@ -97,6 +98,22 @@ async def test_a_call_that_is_frozen_during_a_publish_ends_with_two_versions(
         assert gap[new].max() < 1e-3 < gap[~new].max()
     assert told["parity_logprob_max"] < 1e-3 and told["parity_logprob_mean"] <= told["parity_logprob_max"]
     assert told["publish_s"] >= told["pause_s"] > 0
+
+
+async def test_a_reply_that_is_told_early_is_the_same(policy: VllmPolicy) -> None:
+    """Token by token, with the log-probs and versions of one that comes whole."""
+    plain = VllmPolicy(MODEL, url=socket_of(policy), context_length=CONTEXT)
+    try:
+        for sampling in (Sampling(max_tokens=40, seed=3), Sampling(max_tokens=40, seed=3, stop=(" the",))):
+            prompt = policy.render([STORY], []).ids
+            told = [chunk async for chunk in plain.generate(prompt, sampling, rollout_id="r")]
+            (once,) = [chunk async for chunk in policy.generate(prompt, sampling, rollout_id="r")]
+            again = whole(told)
+            assert len(told) > 1 and again.ids.tolist() == once.ids.tolist()
+            assert again.finish_reason == once.finish_reason and again.versions.tolist() == once.versions.tolist()
+            assert np.abs(again.logprobs - once.logprobs).max() < 1e-4
+    finally:
+        plain.close()
 
 
 async def test_the_server_has_the_learners_weights_after_a_publish(

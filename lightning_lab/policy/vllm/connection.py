@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -89,23 +90,50 @@ class Connection:
         if session is not None:
             await session.close()
 
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """What the server tells while it answers. Raises as `post`, also in the middle."""
+        data = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        async with self._answering("POST", path, data, None) as response:
+            if response.status != 200:
+                raise self._refusal(path, response.status, message_of(await response.read(), self._key))
+            async for line in response.content:
+                said = line.removeprefix(b"data:").strip()
+                if said == b"[DONE]":
+                    return
+                if said:
+                    event = _object(said)
+                    if "error" in event:
+                        raise self._refusal(path, 500, message_of(said, self._key))
+                    yield event
+        raise self._broken(path, "its answer has no end")
+
     async def _ask(self, method: str, path: str, data: bytes | None, timeout_s: float | None) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
-        try:
-            async with self._opened().request(method, self._base_url + path, data=data, timeout=timeout) as response:
-                said = await response.read()
-                if response.status >= 500:
-                    response.close()  # vLLM's server ends such a connection without saying so
-        except TimeoutError as error:
-            raise EngineDiedError(f"{self.name} did not answer {path} within {timeout_s:g} s.") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineDiedError(
-                f"{self.name} broke off while it answered {path} ({error or type(error).__name__}). What was being "
-                "sampled there is lost; nothing of it trains."
-            ) from error
+        async with self._answering(method, path, data, timeout_s) as response:
+            said = await response.read()
+            if response.status >= 500:
+                response.close()  # vLLM's server ends such a connection without saying so
         if response.status != 200:
             raise self._refusal(path, response.status, message_of(said, self._key))
         return _object(said)
+
+    @asynccontextmanager
+    async def _answering(
+        self, method: str, path: str, data: bytes | None, timeout_s: float | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
+        try:
+            async with self._opened().request(method, self._base_url + path, data=data, timeout=timeout) as response:
+                yield response
+        except TimeoutError as error:
+            raise EngineDiedError(f"{self.name} did not answer {path} within {timeout_s:g} s.") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._broken(path, str(error) or type(error).__name__) from error
+
+    def _broken(self, path: str, how: str) -> EngineDiedError:
+        return EngineDiedError(
+            f"{self.name} broke off while it answered {path} ({how}). What was being sampled there is lost; nothing of "
+            "it trains."
+        )
 
     def _refusal(self, path: str, status: int, said: str) -> PolicyError:
         answered = f"{self.name} answered {path} with {status}: {said}"

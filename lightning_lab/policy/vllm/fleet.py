@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
 from lightning_lab.policy.vllm.replicas import Replica, Replicas
 from lightning_lab.policy.vllm.server import Server
 from lightning_lab.policy.vllm.settings import Settings
+from lightning_lab.policy.vllm.streaming import Streamed
 from lightning_lab.policy.vllm.transfer import Transfer, begin, end, shapes_of
 from lightning_lab.policy.vllm.weights import Weights
 from lightning_lab.policy.vllm.wire import chunk_of, generate_body
 from lightning_lab.records import Ids, Sampling
 
+_GENERATE = "/inference/v1/generate"
 _FINISHED = ("stop", "length")
 _WARM_UP = Sampling(temperature=1.0, max_tokens=1)
 
@@ -63,13 +67,31 @@ class Fleet:
         self._replicas.close()
         self._loop.close()
 
-    async def reply(self, rollout_id: str, prompt: Ids, sampling: Sampling, *, limit: int) -> Chunk:
-        """From any event loop. Raises `EngineDiedError`, `PromptError`, `PolicyError`."""
+    async def reply(
+        self, rollout_id: str, prompt: Ids, sampling: Sampling, *, limit: int, early: bool
+    ) -> AsyncGenerator[Chunk, None]:
+        """From any event loop; ``early``: as it is sampled, else whole. Raises `EngineDiedError`, `PromptError`,
+        `PolicyError`."""
+        here = asyncio.get_running_loop()
+        told: asyncio.Queue[Chunk | None] = asyncio.Queue()
+
+        def tell(chunk: Chunk | None) -> None:
+            with contextlib.suppress(RuntimeError):  # that loop has ended
+                here.call_soon_threadsafe(told.put_nowait, chunk)
 
         async def reply() -> Chunk:
-            return await self._sample(self._replicas.of(rollout_id), prompt, sampling, limit)
+            return await self._sample(self._replicas.of(rollout_id), prompt, sampling, limit, tell if early else None)
 
-        return await self._loop.elsewhere(reply())
+        work = self._loop.submit(reply())
+        work.add_done_callback(lambda _: tell(None))
+        try:
+            while (chunk := await told.get()) is not None:
+                yield chunk
+            if work.cancelled():
+                raise PolicyError("The policy was closed while it answered.")
+            yield work.result()
+        finally:
+            work.cancel()
 
     def replies(self, prompts: Sequence[Ids], sampling: Sampling, *, limit: int) -> list[Chunk]:
         """Each prompt's, spread over the servers."""
@@ -192,11 +214,14 @@ class Fleet:
                 raise replica.failure
             if replica.holds == directory:
                 return
-            if replica.holds is not None:
+            foreign = self.version == self._found > 0  # somebody else's, of which there are no files here
+            if replica.holds is not None and not foreign:
                 self._reload(replica, directory=directory)
                 self._name(replica, version=self.version)
             elif replica.server is None:
-                replica.failure = EngineDiedError(f"{replica.name} may hold a mixture of weights. Start it again.")
+                replica.failure = EngineDiedError(
+                    f"{replica.name} may hold a mixture of weights, or others than before. Start it again."
+                )
             else:
                 replica.ready = False
                 replica.server.stop()
@@ -207,18 +232,29 @@ class Fleet:
                     replica.failure = error
                     raise
 
-    async def _sample(self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int) -> Chunk:
+    async def _sample(
+        self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int, tell: Callable[[Chunk], None] | None = None
+    ) -> Chunk:
+        """The reply; with ``tell``, what was not told of it before."""
         await replica.wait_ready()
-        version = self.version
-        body = generate_body(prompt, sampling, limit=limit, stop_ids=self._stop_ids, salt=f"version {version}")
+        version, greedy = self.version, sampling.temperature == 0
+        salt, stream = f"version {version}", tell is not None
+        body = generate_body(prompt, sampling, limit=limit, stop_ids=self._stop_ids, salt=salt, stream=stream)
         try:
             with replica.call() as connection:
-                answer = await connection.post("/inference/v1/generate", body, timeout_s=None)
+                if tell is None:
+                    answer = await connection.post(_GENERATE, body, timeout_s=None)
+                    chunk = chunk_of(answer, version=version, greedy=greedy)
+                else:
+                    reply = Streamed(version, greedy=greedy)
+                    async for event in connection.events(_GENERATE, body):
+                        if (sure := reply.add(event, self.version)) is not None:
+                            tell(sure)
+                    chunk = reply.rest(replica.name)
         except EngineDiedError:
             if replica.server is None:
                 self._replicas.lost(replica)
             raise
-        chunk = chunk_of(answer, version=version, greedy=sampling.temperature == 0)
         if chunk.finish_reason not in _FINISHED:
             raise PolicyError(f"{replica.name} broke a reply off (finish reason {chunk.finish_reason!r}).")
         return chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lightning_lab.policy.base import (
+    Beginning,
     Chunk,
     ContextOverflowError,
     DetachedLearner,
@@ -84,6 +86,8 @@ class VllmPolicy:
         self._urls, self._key = [url] if isinstance(url, str) else list(url), api_key
         self._count, self._asked_context = replicas, context_length
         self._served = tool_parser is not None or reasoning_parser is not None
+        if not self._served:
+            self.beginning = self._beginning
         self._asked: dict[str, Any] = {
             "dtype": dtype,
             "seed": seed,
@@ -183,12 +187,17 @@ class VllmPolicy:
         body = derender_body(said, tools)
         return message_of(self._servers.ask("/v1/chat/completions/derender", body))
 
+    def _beginning(self) -> Beginning:
+        """See `TellsEarly`."""
+        self.start()
+        return self._codec.beginning()
+
     def decode(self, ids: Ids) -> str:
         self.start()
         return self._codec.decode(ids)
 
     async def generate(self, prompt: Ids, sampling: Sampling, *, rollout_id: str) -> AsyncIterator[Chunk]:
-        """The reply comes whole, as its last token tells which version sampled each. See `Policy.generate`."""
+        """Where the servers parse replies, each comes whole: nothing is sure of it before. See `Policy.generate`."""
         self.start()
         room = self._context - len(prompt)
         if room < 1:
@@ -199,7 +208,10 @@ class VllmPolicy:
         if len(prompt) == 0:
             raise PromptError("The prompt is empty: there is nothing to continue.")
         limit = room if sampling.max_tokens is None else max(1, min(room, sampling.max_tokens))
-        yield await self._servers.reply(rollout_id, prompt, sampling, limit=limit)
+        reply = self._servers.reply(rollout_id, prompt, sampling, limit=limit, early=not self._served)
+        async with contextlib.aclosing(reply):
+            async for chunk in reply:
+                yield chunk
 
     def fingerprint(self) -> Mapping[str, str]:
         self.start()

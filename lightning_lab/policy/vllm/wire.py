@@ -13,8 +13,14 @@ import numpy as np
 from lightning_lab.policy.base import Chunk, PolicyError
 from lightning_lab.records import Floats, Ids, Message, Sampling
 
+TOLD_TOKENS = 8
+"""Of a streamed reply, told together after the first: what a server's process does for each event, it does for them all
+once."""
 
-def generate_body(prompt: Ids, sampling: Sampling, *, limit: int, stop_ids: Iterable[int], salt: str) -> dict[str, Any]:
+
+def generate_body(
+    prompt: Ids, sampling: Sampling, *, limit: int, stop_ids: Iterable[int], salt: str, stream: bool
+) -> dict[str, Any]:
     """A request to ``/inference/v1/generate``. ``salt`` keeps what other weights cached apart."""
     parameters: dict[str, Any] = {
         "temperature": sampling.temperature,
@@ -28,11 +34,14 @@ def generate_body(prompt: Ids, sampling: Sampling, *, limit: int, stop_ids: Iter
     }
     if sampling.seed is not None:
         parameters["seed"] = sampling.seed
-    return {"token_ids": prompt, "sampling_params": parameters, "cache_salt": salt, "stream": False}
+    if stream:
+        parameters["stream_interval"] = TOLD_TOKENS
+    return {"token_ids": prompt, "sampling_params": parameters, "cache_salt": salt, "stream": stream}
 
 
 def chunk_of(answer: Mapping[str, Any], *, version: int, greedy: bool) -> Chunk:
-    """The whole reply. ``version``: for tokens of which the server does not tell it. Raises `PolicyError`.
+    """The whole reply, or an event of one. ``version``: for tokens of which the server does not tell it. Raises
+    `PolicyError`.
 
     At temperature 0 the distribution that was sampled from has one token, whose log-prob is 0.
     """
@@ -56,7 +65,7 @@ def chunk_of(answer: Mapping[str, Any], *, version: int, greedy: bool) -> Chunk:
 
 
 def versions_of(spans: Sequence[Mapping[str, Any]] | None, length: int, version: int) -> Ids:
-    """``[{"version", "start", "end"}]`` → the version of each token, shape [n]."""
+    """``[{"version", "start", "end"}]`` of a whole reply → the version of each token, shape [n]."""
     versions = np.full(length, version, np.int32)
     for span in spans or ():
         if str(span["version"]).isdigit():  # a server whose weights nobody named calls them "default"

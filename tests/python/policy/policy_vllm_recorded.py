@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 from aiohttp import web
 
 GENERATED: Mapping[str, Any] = {
@@ -110,4 +111,22 @@ class Recorded:
         if value is ConnectionResetError:
             assert request.transport is not None
             request.transport.abort()
+        if status == 200 and isinstance(body, Mapping) and body.get("stream"):
+            return await self._told(request, value if isinstance(value, list) else [value])
         return web.json_response(value if isinstance(value, Mapping) else {}, status=status)
+
+    async def _told(self, request: web.Request, events: Sequence[Any]) -> web.StreamResponse:
+        """Event by event; an event may be something to wait for, and the last one a connection that breaks."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in events:
+            if event is ConnectionResetError:
+                assert request.transport is not None
+                request.transport.abort()
+                return response
+            if isinstance(event, threading.Event):
+                await asyncio.to_thread(event.wait, 30)
+            else:
+                await response.write(b"data: " + orjson.dumps(event) + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response

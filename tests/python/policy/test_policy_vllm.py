@@ -86,7 +86,7 @@ async def test_a_reply_is_exact_and_tells_the_version_of_each_token(make: Make) 
     assert chunk.logprobs.tolist() == pytest.approx([-2.177591, -1.622853, -0.786613], abs=1e-5)
     assert chunk.versions.tolist() == [3, 3, 4]
     _, body = server.asked[-1]
-    assert body["token_ids"] == [1, 2, 3] and body["cache_salt"] == "version 0" and not body["stream"]
+    assert body["token_ids"] == [1, 2, 3] and body["cache_salt"] == "version 0" and body["stream"]
     wanted = {"temperature": 1.0, "top_p": 1.0, "top_k": 5, "max_tokens": 3, "stop": ["END"], "logprobs": 0, "seed": 9}
     assert wanted.items() <= body["sampling_params"].items() and body["sampling_params"]["stop_token_ids"]
     assert has_engine(policy)
@@ -295,6 +295,24 @@ async def test_a_publish_that_a_server_refuses_is_undone(tmp_path: Path) -> None
         one, two = policy.replicas
         assert one.failure is not None and "mixture" in str(one.failure) and two.failure is None
         assert (await replied_of(policy, "a")).ids.tolist() == [16705, 314, 253]
+    finally:
+        policy.close()
+        for server in servers:
+            server.close()
+
+
+def test_weights_that_somebody_else_published_cannot_be_put_back(tmp_path: Path) -> None:
+    """There are no files of them here, and the model's own must not be sampled with under their number."""
+    told = {"/weight_info": {"weight_version": "7"}}
+    servers = [Recorded(tmp_path, told, name=name) for name in ("one", "two")]
+    policy = VllmPolicy("quickstart", url=[server.url for server in servers], learner=Writer())
+    try:
+        policy.start()
+        servers[0].answers["/collective_rpc"] = (500, {"error": {"message": "Worker failed with error 'no space'"}})
+        with pytest.raises(PublishError, match="Version 8 was not published"):
+            policy.publish(8)
+        assert servers[1].paths().count("/collective_rpc") == 1
+        assert all("others than before" in str(replica.failure) for replica in policy.replicas)
     finally:
         policy.close()
         for server in servers:
