@@ -99,4 +99,4 @@ def _reason(error: PolicyError, asked: Sequence[Future[None]]) -> PolicyError:
     for future in late:
         future.cancel()
     said = [future.exception() for future in asked if future in done]
-    return PolicyError(" ".join(str(one) for one in (error, *said) if isinstance(one, PolicyError)))
+    return PolicyError(" ".join(dict.fromkeys(str(one) for one in (error, *said) if isinstance(one, PolicyError))))
