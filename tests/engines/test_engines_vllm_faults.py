@@ -14,6 +14,8 @@ from lightning_lab.policy.vllm import VllmPolicy
 from lightning_lab.policy.vllm.errors import EngineDiedError, EngineMemoryError, ToolParserError
 from lightning_lab.records import Message, Sampling
 
+pytestmark = pytest.mark.timeout(600)  # a server is started again
+
 
 async def said(policy: VllmPolicy, max_tokens: int) -> Chunk:
     prompt = policy.render([Message(role="user", content="Count from one to one hundred.")], []).ids
