@@ -19,6 +19,8 @@ from lightning_lab.policy.vllm.errors import PublishError
 from lightning_lab.records import Message, Sample, Sampling, Segment
 from lightning_lab.store import Store
 
+pytestmark = pytest.mark.timeout(600)  # a server is started again
+
 STORY = Message(role="user", content="Tell a long story about a lighthouse, its keeper and the sea.")
 
 
