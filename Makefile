@@ -10,8 +10,8 @@ export HF_HUB_OFFLINE := 1
 # What is imported once stays compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart lab test setup environment extension agents lint typecheck test-python test-typescript test-browser \
-        test-packaging test-engines screenshots wheel clean
+.PHONY: quickstart lab test setup environment extension programs agents lint typecheck test-python test-fuzz \
+        test-typescript test-browser test-packaging test-engines screenshots wheel clean
 
 quickstart: ## run notebooks/quickstart.ipynb headless; the result is in build/
 	$(BOOTSTRAP) $(if $(filter smollm2,$(MODEL)),smollm2,quickstart)
@@ -22,11 +22,12 @@ lab: ## open the quickstart in JupyterLab with the panel
 	$(BOOTSTRAP) extension
 	$(BIN)/jupyter lab notebooks/quickstart.ipynb
 
-test: ## set up and pass every test; what takes one core is done two at a time
-	$(MAKE) --jobs 2 --output-sync setup lint typecheck test-typescript
-	$(MAKE) test-python test-packaging test-browser
+test: ## set up and pass every test; what takes one core is done two at a time, the longest first
+	$(MAKE) --jobs 2 --output-sync setup
+	$(MAKE) --jobs 2 --output-sync test-packaging test-fuzz typecheck test-typescript lint
+	$(MAKE) test-python test-browser
 
-setup: extension agents
+setup: extension agents programs
 
 environment:
 	$(BOOTSTRAP) dev
@@ -35,30 +36,32 @@ environment:
 extension: environment
 	$(BOOTSTRAP) extension
 
-agents: environment ## what tests run agents with: the agents, their sandbox, tokenizers; and a browser
+programs:
 	$(BOOTSTRAP) browser
 	$(BOOTSTRAP) sandbox
+
+agents: environment programs ## the released agents, and what is tested with them
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab harnesses install $(HARNESSES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab tokenizers
 	$(BIN)/python tests/python/gateway/agl_package.py
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lightning-lab harnesses install $(HARNESSES)
 
-lint: extension
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm lint:check
 
-typecheck: environment
+typecheck:
 	$(BIN)/mypy
 
-test-typescript: extension
+test-typescript:
 	cd labextension && PATH="$(CURDIR)/$(BIN):$$PATH" jlpm test
 
-test-python:
-	$(BIN)/pytest tests/python -n 2 --dist loadfile
+test-python: ## two modules at a time, in their order: by default those of few tests come last, however long they take
+	$(BIN)/pytest tests/python -m "not fuzz or tokenizers or harnesses" -n 2 --dist loadfile --no-loadscope-reorder
+
+test-fuzz:
 	$(BIN)/pytest tests/python/gateway/test_gateway_fuzz.py tests/python/gateway/test_gateway_agl_fuzz.py -m fuzz
-	$(BIN)/pytest tests/python/gateway -m tokenizers
-	$(BIN)/pytest tests/python/harnesses -m harnesses
 
 test-packaging: ## the wheel in a fresh environment, and binder/postBuild from a clean copy
 	$(BIN)/pytest tests/packaging
