@@ -1,4 +1,5 @@
-"""One vLLM server for all tests of a session: SmolLM2-135M in float32, with the embedded learner beside it."""
+"""What the tests of a session share: one vLLM server, SmolLM2-135M in float32, with the embedded learner beside it; and
+two ranks of verl."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from engines_server import CONTEXT, MODEL, TAKES_WEIGHTS, socket_of
 import lightning_lab as ll
 from lightning_lab.notebook import Lab
 from lightning_lab.policy.torch.detached import DetachedTorchLearner
+from lightning_lab.policy.verl import VerlLearner
 from lightning_lab.policy.vllm import VllmPolicy
 
 
@@ -66,3 +68,11 @@ def lab(policy: VllmPolicy, tmp_path: Path) -> Iterator[Lab]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[VerlLearner]:
+    """Of the quickstart's model. Who teaches them loads them back as they were; who breaks them comes last."""
+    made = VerlLearner("quickstart", ranks=2, collocated=True)
+    yield made
+    made.close()

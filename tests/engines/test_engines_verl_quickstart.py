@@ -19,7 +19,7 @@ from lightning_lab.policy.torch.taught import TaughtTorchPolicy
 from lightning_lab.policy.verl import VerlLearner
 from lightning_lab.training.evaluation import EvalResult
 
-MODEL, RANKS, SEED = "quickstart", 2, 1
+MODEL, SEED = "quickstart", 2
 STEPS, HELD_OUT = 8, 128
 GAIN = 0.3
 """Rewards are 0 or 1, so a mean of 128 has a standard error of at most sqrt(0.25 / 128) = 0.044, and the difference of
@@ -41,6 +41,9 @@ class Remembered:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)
+
+    def close(self) -> None:
+        """Others use it too."""
 
     def update(self, micro_batches: Sequence[Sequence[LossRow]], **asked: Any) -> UpdateResult:
         result = self._learner.update(micro_batches, **asked)
@@ -73,7 +76,9 @@ def reweighted(lab: Lab, evaluated: EvalResult, learner: DetachedTorchLearner) -
     return float(np.mean(weighed))
 
 
-async def test_the_quickstart_reaches_on_verl_the_reward_that_it_reaches_on_torch(tmp_path: Path) -> None:
+async def test_the_quickstart_reaches_on_verl_the_reward_that_it_reaches_on_torch(
+    ranks: VerlLearner, tmp_path: Path
+) -> None:
     """The notebook trains on two ranks; the embedded learner is then given the same experience, update by update.
 
     Where both say the same of the tokens of every update, a run on torch that draws the same rollouts is this run, step
@@ -81,8 +86,9 @@ async def test_the_quickstart_reaches_on_verl_the_reward_that_it_reaches_on_torc
     that draw rollouts of their own end 0.05 to 0.1 apart, so comparing their rewards would show much less.
     """
     names = of_the_notebook()
-    verl = Remembered(VerlLearner(MODEL, ranks=RANKS))
-    lab = ll.Lab(policy=TaughtTorchPolicy(MODEL, learner=verl, seed=SEED), runs=tmp_path)
+    verl = Remembered(ranks)
+    lab = ll.Lab(policy=TaughtTorchPolicy(MODEL, learner=verl, seed=SEED), runs=tmp_path / "runs")
+    ranks.save(tmp_path / "begun")
     try:
         kept = {"n": names["N"], "groups": names["GROUPS"], "learning_rate": names["LEARNING_RATE"], "seed": SEED}
         trainer = ll.Trainer(lab, names["solver"], names["train"], names["exact"], **kept)
@@ -103,3 +109,4 @@ async def test_the_quickstart_reaches_on_verl_the_reward_that_it_reaches_on_torc
         assert reweighted(lab, after, torch) == pytest.approx(after.mean, abs=SAME)
     finally:
         lab.close()
+        ranks.load(tmp_path / "begun")

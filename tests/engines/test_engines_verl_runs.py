@@ -34,13 +34,15 @@ class Bench:
     """A lab whose servers are vLLM's and whose learner is two ranks, and its trainer; opened again where a test breaks
     the learner. The server outlives the lab."""
 
-    def __init__(self, runs: Path, url: str) -> None:
+    def __init__(self, runs: Path, url: str, ranks: VerlLearner) -> None:
         self._runs, self._url = runs, url
-        self.open()
+        self._open(VllmPolicy(MODEL, url=url, learner=ranks, collocated=True))
 
-    def open(self, resume: str | None = None) -> None:
+    def open_again(self, run_id: str) -> None:
         learner = ll.Learner.verl(RANKS, collocated=True)
-        policy = ll.Policy.vllm(MODEL, url=self._url, learner=learner, collocated=True)
+        self._open(ll.Policy.vllm(MODEL, url=self._url, learner=learner, collocated=True), resume=run_id)
+
+    def _open(self, policy: Any, resume: str | None = None) -> None:
         self.lab = ll.Lab(policy=policy, runs=self._runs, resume=resume)
         tasks = ll.tasks.reasoning_gym("chain_sum", 40, seed=0)
         self.trainer = ll.Trainer(
@@ -57,11 +59,11 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(tmp_path_factory: pytest.TempPathFactory, ranks: VerlLearner) -> Iterator[Bench]:
     servers = VllmPolicy(MODEL, kv_bytes=2**28, threads=1, options=TAKES_WEIGHTS)
     try:
         servers.start()
-        made = Bench(tmp_path_factory.mktemp("runs"), socket_of(servers))
+        made = Bench(tmp_path_factory.mktemp("runs"), socket_of(servers), ranks)
         yield made
         made.lab.close()
     finally:
@@ -174,7 +176,7 @@ def test_a_rank_that_dies_in_an_update_costs_no_step_of_the_run(bench: Bench) ->
     assert "out of memory" in run.record.reason
 
     lab.close()
-    bench.open(resume=run.id)
+    bench.open_again(run.id)
     lab = bench.lab
     again = bench.trainer.resume(run.id)
     assert again.join(600)
