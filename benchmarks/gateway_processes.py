@@ -181,7 +181,7 @@ def run_ours(pipe: Connection, upstream: str, mode: str, busy: bool) -> None:
             store.put_rollout(one)
         store.flush()
         bridge = Bridge(Shown(RunFeed(store, "run")), lambda frame: None)
-        store.subscribe(lambda _: bridge.wake())
+        store.watch(bridge.wake)
         bridge.start()
         accesses = [gateway.open_rollout(one.id) for one in rollouts]
         pid = gateway._process.pid if isinstance(gateway, GatewayProcess) else os.getpid()

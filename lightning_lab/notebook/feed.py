@@ -19,6 +19,8 @@ from lightning_lab.records import Event, Rollout, Run, Step
 from lightning_lab.store import COMMON, Redaction, Store
 
 _PAGE = 10_000
+_KINDS = ("rollout", "call", "step", "phase", "attempt", "tamper", "evaluation")
+"""Events that change what is shown."""
 _READ = 2_000
 """Characters of a prompt that are looked at; a row shows fewer."""
 _PROBLEMS_S, _PROBLEMS_SHARE = 2.0, 0.05
@@ -63,6 +65,8 @@ class RunFeed:
                 self._read_merged(self._steps[known:], changed)
             if changed.rollouts:
                 self._read_rollouts(changed)
+            if called := changed.called - changed.rollouts.keys():
+                self._count_calls(called)
 
     def snapshot(
         self, *, lab: str, lab_state: str, admission: AdmissionState = _NOBODY, paused: bool = False
@@ -119,11 +123,12 @@ class RunFeed:
 
     def _new_events(self) -> Iterator[Event]:
         # Not asked for by run: the log is read in its own order, so that each event costs one look-up in its life.
-        page = self._store.events(after=self._seq, limit=_PAGE)
+        page = self._store.events(after=self._seq, kind=_KINDS, limit=_PAGE)
         while page:
             self._seq = page[-1].seq
             yield from page
-            page = self._store.events(after=self._seq, limit=_PAGE) if len(page) == _PAGE else []
+            more = len(page) == _PAGE
+            page = self._store.events(after=self._seq, kind=_KINDS, limit=_PAGE) if more else []
 
     def _take(self, event: Event, changed: _Changed) -> None:
         match event.kind:
@@ -132,10 +137,7 @@ class RunFeed:
                 # Rollouts sample from the version that is published when they are created.
                 changed.versions.setdefault(event.subject, self._version)
             case "call":
-                rollout_id = str(event.data["rollout_id"])
-                known = self.table.get(rollout_id)
-                if known is not None:
-                    changed.rollouts.setdefault(rollout_id, known.row)
+                changed.called.add(str(event.data["rollout_id"]))
             case "step":
                 changed.steps = True
             case "phase":
@@ -160,6 +162,15 @@ class RunFeed:
             self.table.put(row)
             self._running.put(row)
 
+    def _count_calls(self, rollout_ids: set[str]) -> None:
+        """Of rollouts of which nothing else has changed."""
+        for id_, (calls, tokens) in self._store.call_totals(list(rollout_ids)).items():
+            known = self.table.get(id_)
+            if known is not None:
+                row = replace(known, calls=calls, tokens=tokens)
+                self.table.put(row)
+                self._running.put(row)
+
     def _shown(self, rollout: Rollout) -> Rollout:
         prompt = self._redaction.text(rollout.task.prompt[:_READ])  # before a row cuts a secret in two
         if prompt == rollout.task.prompt:
@@ -172,6 +183,7 @@ class _Changed:
 
     def __init__(self) -> None:
         self.rollouts: dict[str, int] = {}
+        self.called: set[str] = set()
         self.versions: dict[str, int | None] = {}
         self.merged: dict[str, Merged] = {}
         self.steps = False

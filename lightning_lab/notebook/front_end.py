@@ -28,7 +28,7 @@ class FrontEnd:
         kernel.serve(Requests(handlers).answer)
         self._displays = Displays(kernel)
         self._bridge = Bridge(source, lambda frame: kernel.push(frame.header, frame.buffers))
-        self._unsubscribe = store.subscribe(lambda _: self.wake())
+        self._unsubscribe = store.watch(self.wake)
         self._bridge.start()
 
     def wake(self) -> None:

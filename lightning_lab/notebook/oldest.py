@@ -38,6 +38,5 @@ class Running:
 
     def _last_call(self, store: Store, row: RolloutRow) -> float | None:
         if (row.id, row.calls) != self._last[:2]:
-            calls = store.call_times([row.id])[row.id]
-            self._last = (row.id, row.calls, calls[-1][2] if calls else None)
+            self._last = (row.id, row.calls, store.last_finished(row.id))
         return self._last[2]

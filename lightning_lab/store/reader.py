@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,10 @@ class Reader:
             found = connection.execute("SELECT * FROM steps WHERE run_id = ? ORDER BY step", (run_id,))
             return [rows.step_record(row) for row in found]
 
-    def events(self, after: int, run_id: str | None, kind: str | None, limit: int) -> list[Event]:
-        where, values = _where({"run_id": run_id, "kind": kind})
+    def events(self, after: int, run_id: str | None, kinds: Collection[str] | None, limit: int) -> list[Event]:
+        where, values = _where({"run_id": run_id})
+        if kinds is not None:
+            where, values = f"{where} AND kind IN ({_marks(kinds)})", (*values, *kinds)
         sql = f"SELECT * FROM events WHERE seq > ? AND {where} ORDER BY seq LIMIT ?"
         with self._snapshot() as connection:
             return [rows.event_record(row) for row in connection.execute(sql, (after, *values, limit))]
@@ -186,6 +188,12 @@ class Reader:
                 for rollout_id, *at in connection.execute(sql, chunk):
                     times[rollout_id].append((at[0], at[1], at[2]))
         return times
+
+    def last_finished(self, rollout_id: str) -> float | None:
+        sql = "SELECT json_extract(body, '$.finished_at') FROM calls WHERE n = (SELECT max(n) FROM calls c WHERE"
+        with self._snapshot() as connection:
+            row = connection.execute(f"{sql} c.rollout_id = ?)", (rollout_id,)).fetchone()
+        return None if row is None else float(row[0])
 
     def merged(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, int, int | None]]:
         samples: Counter[str] = Counter()
@@ -245,5 +253,5 @@ def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
 
 
-def _marks(items: Sequence[Any]) -> str:
+def _marks(items: Collection[Any]) -> str:
     return ", ".join("?" * len(items))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,8 @@ from lightning_lab.store.purge import wipe_log
 from lightning_lab.store.reader import Reader, one
 from lightning_lab.store.schema import Durability
 from lightning_lab.store.transaction import Put
-from lightning_lab.store.writer import Writer, Writing
+from lightning_lab.store.writer import Writer
+from lightning_lab.store.writing import Writing
 
 
 class Store:
@@ -128,6 +129,11 @@ class Store:
         """
         return self._writer.subscribe(callback) if self._writer else lambda: None
 
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have ``callback`` called in the writer thread after each commit that has events; cheaper than `subscribe`
+        where another process writes."""
+        return self._writer.watch(callback) if self._writer else lambda: None
+
     def flush(self) -> None:
         """Wait until everything put before is committed. Raises `DiskError` if it never will be."""
         if self._writer is None:
@@ -206,10 +212,15 @@ class Store:
         return self._reader.steps(run_id)
 
     def events(
-        self, *, after: int = 0, run_id: str | None = None, kind: str | None = None, limit: int = 10_000
+        self,
+        *,
+        after: int = 0,
+        run_id: str | None = None,
+        kind: str | Collection[str] | None = None,
+        limit: int = 10_000,
     ) -> list[Event]:
-        """The log after ``seq == after``, at most ``limit`` lines."""
-        return self._reader.events(after, run_id, kind, limit)
+        """The log after ``seq == after``, at most ``limit`` lines; of one kind or of several."""
+        return self._reader.events(after, run_id, [kind] if isinstance(kind, str) else kind, limit)
 
     def counts(self, run_id: str) -> dict[str, int]:
         """Rollouts by state, ``total``, ``infrastructure``, ``calls``, ``prompt_tokens``, ``sampled_tokens``.
@@ -229,6 +240,10 @@ class Store:
     def call_times(self, rollout_ids: Sequence[str]) -> dict[str, list[tuple[float, float, float]]]:
         """(arrived, started, finished) of every call of some rollouts, by rollout id: when their models worked."""
         return self._reader.call_times(rollout_ids)
+
+    def last_finished(self, rollout_id: str) -> float | None:
+        """When the rollout's latest call had its whole reply; None where it has no call."""
+        return self._reader.last_finished(rollout_id)
 
     def merged(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, int, int | None]]:
         """(samples, breaks, oldest version among the tokens that train) of each rollout given, as its step stored them.

@@ -15,15 +15,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from lightning_lab.records import Event
 from lightning_lab.store.errors import DiskError, StoreClosedError, StoreError
 from lightning_lab.store.lock import WriterLock
 from lightning_lab.store.schema import Durability, open_writer
 from lightning_lab.store.transaction import Put, Transaction
-
-Subscriber = Callable[[Sequence[Event]], None]
+from lightning_lab.store.writing import Subscriber, Subscribers, Watcher
 
 _LARGEST_BATCH = 4096
 _CROWD = 2
@@ -41,28 +38,6 @@ class _Item:
 
     put: Put | None
     future: Future[int] = field(default_factory=Future)
-
-
-class Writing(Protocol):
-    """Whoever takes the puts of a `Store`: the thread below, or a process that has one."""
-
-    def submit(self, put: Put | None) -> Future[int]:
-        """Queue one put, or a barrier. Never blocks on the disk; every refusal is in the future."""
-        ...
-
-    def subscribe(self, callback: Subscriber) -> Callable[[], None]: ...
-
-    def in_writer_thread(self) -> bool:
-        """Whether subscribers are called in this thread."""
-        ...
-
-    def stop(self) -> None:
-        """Commit what was submitted; refuse what comes. Idempotent."""
-        ...
-
-    def release(self) -> None:
-        """After `stop`: close the file."""
-        ...
 
 
 class Writer:
@@ -85,7 +60,7 @@ class Writer:
         self._failure: DiskError | None = None
         self._crowded = False
         """Puts came faster than they were committed: a short wait makes fewer, larger commits."""
-        self._subscribers: tuple[Subscriber, ...] = ()
+        self._subscribers = Subscribers(path)
         self._thread = threading.Thread(target=self._work, name=f"store-writer {path.name}", daemon=True)
         self._thread.start()
 
@@ -117,17 +92,10 @@ class Writer:
         return self._failure
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        with self._gate:
-            self._subscribers = (*self._subscribers, callback)
+        return self._subscribers.add(callback)
 
-        def unsubscribe() -> None:
-            with self._gate:
-                kept = list(self._subscribers)
-                if callback in kept:
-                    kept.remove(callback)
-                self._subscribers = tuple(kept)
-
-        return unsubscribe
+    def watch(self, callback: Watcher) -> Callable[[], None]:
+        return self._subscribers.add_watcher(callback)
 
     def in_writer_thread(self) -> bool:
         return threading.current_thread() is self._thread
@@ -192,7 +160,7 @@ class Writer:
             else:
                 logger.warning("A record was not stored: %s", outcome)
                 item.future.set_exception(outcome)
-        self._tell(transaction.events)
+        self._subscribers.tell(transaction.events, news=bool(transaction.events))
 
     def _write(self, transaction: Transaction, items: Sequence[_Item]) -> list[int | StoreError]:
         """One transaction. A put that cannot be written becomes an error in the list; a dead disk raises."""
@@ -214,12 +182,3 @@ class Writer:
             logger.debug("Nothing to roll back in %s", self._path, exc_info=True)
         for item in items:
             item.future.set_exception(failure)
-
-    def _tell(self, events: Sequence[Event]) -> None:
-        if not events:
-            return
-        for callback in self._subscribers:
-            try:
-                callback(events)
-            except Exception:
-                logger.exception("A subscriber of %s failed; it will be called again with the next events", self._path)

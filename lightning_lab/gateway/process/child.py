@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,6 @@ from lightning_lab.gateway.process.channel import Channel, Handler
 from lightning_lab.gateway.process.policy import KernelPolicy
 from lightning_lab.gateway.server import Gateway
 from lightning_lab.policy.base import Policy
-from lightning_lab.records import Event
 from lightning_lab.store import Store
 from lightning_lab.store.schema import Durability
 from lightning_lab.store.transaction import Put
@@ -53,9 +52,12 @@ class Process:
         self._store: Store | None = None
         self._gateway: Gateway | None = None
         self._policy: Policy | None = None
+        self._unwatch: Callable[[], None] = lambda: None
+        self._subscribed = False
         handlers: dict[str, Handler] = {
             "start": lambda setup: self._threads.submit(self._start, setup),  # it may ask the kernel's policy
             "put": self._put,
+            "subscribe": self._subscribe,
             "gateway": self._call,
             "chunk": self._chunk,
             "end": self._over.set,
@@ -77,7 +79,7 @@ class Process:
 
     def _start(self, setup: Setup) -> None:
         self._store = Store(setup.store, durability=setup.durability)
-        self._store.subscribe(self._tell)
+        self._unwatch = self._store.watch(lambda: self.channel.tell("told", ()))
         self._policy = setup.policy()
         if isinstance(self._policy, KernelPolicy):
             self._policy.connect(self.channel)
@@ -85,8 +87,13 @@ class Process:
         self._gateway = Gateway(self._policy, self._store, **setup.options)
         gc.freeze()  # what was imported stays: no collection needs to look at it
 
-    def _tell(self, events: Sequence[Event]) -> None:
-        self.channel.tell("events", list(events))
+    def _subscribe(self) -> None:
+        """From now on the kernel wants to know the events themselves."""
+        assert self._store is not None
+        self._unwatch()
+        if not self._subscribed:
+            self._subscribed = True
+            self._store.subscribe(lambda events: self.channel.tell("told", list(events)))
 
     def _put(self, put: Put | None) -> Future[int]:
         assert self._store is not None and self._store._writer is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import subprocess
@@ -26,9 +25,7 @@ from lightning_lab.records import Event, PauseMode, Sampling
 from lightning_lab.store.errors import DiskError, StoreClosedError
 from lightning_lab.store.schema import Durability
 from lightning_lab.store.transaction import Put
-from lightning_lab.store.writer import Subscriber
-
-_log = logging.getLogger(__name__)
+from lightning_lab.store.writing import Subscriber, Subscribers, Watcher
 
 _START_S = 60.0
 _END_S = 20.0
@@ -57,12 +54,12 @@ class GatewayProcess(Pausable):
             )
         self._service = PolicyService(policy) if build is None else None
         self._state = AdmissionState(False, 0, 0)
-        self.writer = RemoteWriter(self)
+        self.writer = RemoteWriter(self, store)
         self._gone = threading.Event()
         here, there = socket.socketpair()
         with there:
             self._process = _start(there)
-        handlers = {"events": self.writer.events, **(self._service.handlers if self._service else {})}
+        handlers = {"told": self.writer.told, **(self._service.handlers if self._service else {})}
         self.channel = Channel(here, handlers, self._gone.set)
         self.channel.start()
         if self._service:
@@ -161,9 +158,9 @@ class GatewayProcess(Pausable):
 class RemoteWriter:
     """Puts go to the process; what it committed comes back. The `Writing` of the kernel's `Store`."""
 
-    def __init__(self, gateway: GatewayProcess) -> None:
+    def __init__(self, gateway: GatewayProcess, path: Path) -> None:
         self._gateway = gateway
-        self._subscribers: tuple[Subscriber, ...] = ()
+        self._subscribers = Subscribers(path)
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
@@ -180,14 +177,15 @@ class RemoteWriter:
         return written
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        with self._lock:
-            self._subscribers = (*self._subscribers, callback)
+        end = self._subscribers.add(callback)
+        asked = self._gateway.channel.ask("subscribe")
+        if not self.in_writer_thread():  # there it will be answered later
+            with contextlib.suppress(ChannelClosedError):
+                asked.result()
+        return end
 
-        def unsubscribe() -> None:
-            with self._lock:
-                self._subscribers = tuple(one for one in self._subscribers if one is not callback)
-
-        return unsubscribe
+    def watch(self, callback: Watcher) -> Callable[[], None]:
+        return self._subscribers.add_watcher(callback)
 
     def in_writer_thread(self) -> bool:
         return self._gateway.channel.in_receiver()
@@ -207,13 +205,9 @@ class RemoteWriter:
         if os.getpid() == self._pid:
             self._gateway.end()
 
-    def events(self, events: Sequence[Event]) -> None:
-        """From the process: what was just committed."""
-        for callback in self._subscribers:
-            try:
-                callback(events)
-            except Exception:
-                _log.exception("A subscriber of the store failed; it will be called again with the next events")
+    def told(self, events: Sequence[Event]) -> None:
+        """From the process: there was a commit, with these events, if anybody here wants to know them."""
+        self._subscribers.tell(events, news=True)
 
 
 def _start(sock: socket.socket) -> subprocess.Popen[bytes]:

@@ -61,6 +61,12 @@ def make_outside(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
 async def test_calls_are_answered_stored_and_told(make_outside: Callable[..., Lab]) -> None:
     lab = make_outside()
     told: list[Event] = []
+    watched: list[int] = []
+    end = lab.store.watch(lambda: watched.append(len(lab.store.events())))
+    lab.store.put_event("log", "run").result()
+    lab.store.flush()
+    assert watched == [1]
+    end()
     lab.store.subscribe(told.extend)
     assert (await lab.chat("hello")).json()["choices"][0]["message"]["content"] == "hello"
     async with lab.client() as client:
@@ -73,7 +79,7 @@ async def test_calls_are_answered_stored_and_told(make_outside: Callable[..., La
     ]
     assert lab.policy.decode(calls[0].sampled_ids) == "hello<end>" and calls[0].logprobs.tolist() == [-0.5] * 6
     assert [event.kind for event in told] == ["call", "delivered"] * 2
-    assert told == lab.store.events()
+    assert told == lab.store.events(after=1) and watched == [1]
 
 
 async def test_a_conversation_is_stitched_across_the_border(make_outside: Callable[..., Lab]) -> None:

@@ -44,6 +44,9 @@ def test_event_queries(store: Store) -> None:
     store.flush()
     assert [event.data["i"] for event in store.events(run_id="run-1", kind="phase")] == [3, 9, 15, 21, 27]
     assert [event.data["i"] for event in store.events(after=10, run_id="run-0", limit=2)] == [10, 12]
+    store.put_event("other", "run-0").result()
+    assert [event.data["i"] for event in store.events(after=26, kind=("phase", "log"))] == [26, 27, 28, 29]
+    assert store.events(kind=()) == []
 
 
 def test_one_bad_record_fails_alone(store: Store) -> None:
@@ -275,6 +278,19 @@ def test_subscribers(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     store.flush()
     store.flush()
     assert len(first) == 2 and second == [1, 2, 3]
+
+
+def test_a_watcher_is_told_that_there_is_something(store: Store) -> None:
+    seen: list[int] = []
+    end = store.watch(lambda: seen.append(len(store.events())))
+    store.put_event("log", "run").result()
+    store.flush()  # a barrier is no news
+    assert seen == [1]
+    end()
+    end()
+    store.put_event("log", "run").result()
+    store.flush()
+    assert seen == [1]
 
 
 def test_a_subscriber_sees_what_a_reader_sees(store: Store) -> None:
