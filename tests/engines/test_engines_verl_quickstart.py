@@ -29,7 +29,7 @@ quickstart gained 0.54 to 0.61 in eight steps; with permuted rewards (``shuffle_
 SAME = 0.001
 """Reward that the two learners' policies may differ in."""
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 class Remembered:
