@@ -219,9 +219,8 @@ class Fleet:
                 self._reload(replica, directory=directory)
                 self._name(replica, version=self.version)
             elif replica.server is None:
-                replica.failure = EngineDiedError(
-                    f"{replica.name} may hold a mixture of weights, or others than before. Start it again."
-                )
+                words = f"{replica.name} may hold a mixture of weights, or others than before. Start it again."
+                self._loop.wait(replica.give_up(EngineDiedError(words)))
             else:
                 replica.ready = False
                 replica.server.stop()

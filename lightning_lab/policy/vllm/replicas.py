@@ -48,15 +48,30 @@ class Replica:
         self.lock = threading.Lock()
         """Held by who starts its process again."""
         self.restarts: list[float] = []
+        self._callers: set[asyncio.Task[Any] | None] = set()
 
     @contextlib.contextmanager
     def call(self) -> Iterator[Connection]:
-        """Counted while it lasts."""
+        """Counted while it lasts. Raises `failure` when the server is given up meanwhile."""
+        caller = asyncio.current_task()
+        self._callers.add(caller)
         self.open_calls += 1
         try:
             yield self.connection
+        except asyncio.CancelledError:
+            if self.failure is None:
+                raise
+            raise self.failure from None
         finally:
             self.open_calls -= 1
+            self._callers.discard(caller)
+
+    async def give_up(self, failure: PolicyError) -> None:
+        """Nobody is sent there any more, and nobody waits for what it had begun."""
+        self.ready, self.failure = False, failure
+        for caller in self._callers:
+            if caller is not None:
+                caller.cancel()
 
     async def wait_ready(self) -> None:
         """Until it answers: a server that is started again is worth the wait. Raises `PolicyError`."""
@@ -99,7 +114,7 @@ class Replicas:
         Raises the reason when none is left.
         """
         known = self._places.get(rollout_id)
-        if known is None or not known.ready:
+        if known is None or not known.ready or known.failure is not None:
             left = self.left
             if not left:
                 raise self.all[0].failure or EngineDiedError("No vLLM server is left.")

@@ -15,12 +15,24 @@ from policy_vllm_recorded import GENERATED, Recorded
 
 from lightning_lab.gateway import Gateway
 from lightning_lab.policy.base import Chunk, PolicyError, TellsEarly
+from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.vllm import VllmPolicy
-from lightning_lab.policy.vllm.errors import EngineDiedError
+from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
 from lightning_lab.records import Sampling
 from lightning_lab.store import Store
 
 GENERATE = "/inference/v1/generate"
+
+
+class Writer:
+    """A learner that writes the shipped model's weights."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+    def export(self, directory: Path) -> None:
+        for file in resolve_model("quickstart").glob("*.safetensors"):
+            (directory / file.name).symlink_to(file)
 
 
 def event(ids: Sequence[int], finish_reason: str | None = None, spans: Any = None) -> dict[str, Any]:
@@ -137,6 +149,32 @@ async def test_closing_a_reply_ends_it_in_the_server(policy: VllmPolicy, server:
     while policy.replicas[0].open_calls:  # noqa: ASYNC110 - another thread, no event to wait for
         await asyncio.sleep(0.01)
     more.set()
+
+
+async def test_calls_do_not_wait_for_a_server_that_is_given_up(tmp_path: Path) -> None:
+    """It may hold a mixture of weights, and stands still: what it had begun ends, and its rollouts ask another."""
+    servers = [Recorded(tmp_path, {}, name=name) for name in ("one", "two")]
+    policy = VllmPolicy("quickstart", url=[server.url for server in servers], learner=Writer())
+    more = threading.Event()
+    try:
+        policy.start()
+        servers[0].answers[GENERATE] = [event([7]), more, event([8], "stop", spans(("0", 2)))]
+        policy.replicas[1].open_calls = 1  # so that the first has less to do
+        reply = asked(policy)
+        await anext(reply)
+        servers[0].answers["/collective_rpc"] = (500, {"error": {"message": "no space"}})
+        with pytest.raises(PublishError, match="no space"):
+            await asyncio.to_thread(policy.publish, 1)
+        with pytest.raises(EngineDiedError, match="may hold a mixture"):
+            await asyncio.wait_for(anext(reply), 10)
+        before = servers[0].paths().count(GENERATE)
+        assert [chunk.ids.tolist() async for chunk in asked(policy)] == [[16705, 314, 253]]
+        assert servers[0].paths().count(GENERATE) == before
+    finally:
+        more.set()
+        policy.close()
+        for server in servers:
+            server.close()
 
 
 def test_replies_that_the_server_parses_come_whole(server: Recorded) -> None:
