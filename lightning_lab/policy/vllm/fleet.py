@@ -115,6 +115,8 @@ class Fleet:
         try:
             self._tell_all("/pause?mode=keep")
         except PolicyError:
+            with contextlib.suppress(PolicyError):
+                self.thaw()  # those that stand still
             self._frozen = False
             raise
 

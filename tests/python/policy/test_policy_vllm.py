@@ -375,6 +375,21 @@ async def test_a_rollout_stays_with_its_server_until_that_is_gone(tmp_path: Path
             server.close()
 
 
+def test_servers_do_not_stand_still_for_one_that_cannot(tmp_path: Path) -> None:
+    servers = [Recorded(tmp_path, {}, name=name) for name in ("one", "two")]
+    policy = VllmPolicy("quickstart", url=[server.url for server in servers])
+    try:
+        policy.start()
+        servers[0].answers["/pause"] = (500, {"error": {"message": "It is busy."}})
+        with pytest.raises(PolicyError, match="It is busy"):
+            policy.freeze()
+        assert servers[1].paths()[-2:] == ["/pause?mode=keep", "/resume"]
+    finally:
+        policy.close()
+        for server in servers:
+            server.close()
+
+
 async def replied_of(policy: VllmPolicy, rollout_id: str) -> Chunk:
     (chunk,) = [one async for one in policy.generate(np.array([1], np.int32), Sampling(), rollout_id=rollout_id)]
     return chunk
