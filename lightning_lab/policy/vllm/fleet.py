@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
+import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,8 @@ class Fleet:
         self._replicas = Replicas(self._loop, self._begin, self._prepare)
         self._settings: Settings | None = None
         self._frozen = self._asleep = False
+        self._telling = threading.Lock()
+        """Held while servers are told to stand still or to go on: who comes back meanwhile does as the others."""
 
     @property
     def replicas(self) -> Sequence[Replica]:
@@ -117,7 +120,6 @@ class Fleet:
         except PolicyError:
             with contextlib.suppress(PolicyError):
                 self.thaw()  # those that stand still
-            self._frozen = False
             raise
 
     def thaw(self) -> None:
@@ -125,8 +127,8 @@ class Fleet:
         if not (self._frozen or self._asleep):
             return
         self._wake()
+        self._frozen = False  # first: so does one that is started again meanwhile
         self._tell_all("/resume")
-        self._frozen = False
 
     def sleep(self) -> None:
         """Give the memory of weights and caches back until `thaw` or `switch`; calls stay open. On a CPU it stays."""
@@ -160,10 +162,13 @@ class Fleet:
             self.thaw()
 
     def _reload(self, replica: Replica, *, directory: Path) -> None:
+        self._loop.wait(replica.wait_ready())
+        self._load(replica, directory)
+
+    def _load(self, replica: Replica, directory: Path) -> None:
         post = replica.connection.post
 
-        async def reload() -> None:
-            await replica.wait_ready()
+        async def load() -> None:
             replica.holds = None
             try:
                 await post("/collective_rpc", _reload("load_published", directory), timeout_s=None)  # in `engine_side`
@@ -173,7 +178,7 @@ class Fleet:
                 await post("/collective_rpc", _reload("reload_weights", directory), timeout_s=None)
             replica.holds = directory
 
-        self._loop.wait(reload())
+        self._loop.wait(load())
 
     def _hand_over(self, transfer: Transfer, directory: Path) -> None:
         given: dict[str, tuple[int, ...]] = {}
@@ -238,6 +243,11 @@ class Fleet:
     ) -> Chunk:
         """The reply; with ``tell``, what was not told of it before."""
         await replica.wait_ready()
+        return await self._answer(replica, prompt, sampling, limit, tell)
+
+    async def _answer(
+        self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int, tell: Callable[[Chunk], None] | None = None
+    ) -> Chunk:
         version, greedy = self.version, sampling.temperature == 0
         salt, stream = f"version {version}", tell is not None
         body = generate_body(prompt, sampling, limit=limit, stop_ids=self._stop_ids, salt=salt, stream=stream)
@@ -269,7 +279,8 @@ class Fleet:
                 if replica.server is None:
                     raise  # else it is started again, and finds things as they are then
 
-        self._replicas.each(tell)
+        with self._telling:
+            self._replicas.each(tell)
 
     def _wake(self) -> None:
         if self._asleep:
@@ -297,10 +308,11 @@ class Fleet:
         replica.server.start(self._settings.arguments(replica.holds))
 
     def _prepare(self, replica: Replica) -> None:
-        """Fit to answer: a version that the lab knows, weights named by theirs, and the first reply behind it."""
+        """Ready: in a version that the lab knows, with weights named by theirs, and the first reply behind it."""
         told = self._loop.wait(replica.connection.get("/version"))
         check_version("vllm", str(told.get("version")), where=replica.name)
-        if not self._frozen and self._loop.wait(replica.connection.get("/is_paused")).get("is_paused"):
+        paused = bool(self._loop.wait(replica.connection.get("/is_paused")).get("is_paused"))
+        if paused and not self._frozen:
             raise PolicyError(
                 f"{replica.name} is paused, perhaps by a lab that was killed. Let it go on (POST /wake_up, /resume), "
                 "then open this lab again."
@@ -311,17 +323,18 @@ class Fleet:
                 await replica.connection.post("/update_weight_version", {"new_version": str(self.version)})
             if self._transfer is not None:
                 await self._transfer.prepare(replica)
-            replica.ready = True
-            await self._sample(replica, self._warm_up, _WARM_UP, 1)
-            if self._frozen:
-                await replica.connection.post("/pause?mode=keep")
+            if not paused:
+                await self._answer(replica, self._warm_up, _WARM_UP, 1)
 
         # Who was away may have come back with its first weights.
         if replica.server is None and self.version > self._found:
-            replica.ready = True
-            self._reload(replica, directory=self._weights.current)
+            self._load(replica, self._weights.current)
             self._name(replica, version=self.version)
         self._loop.wait(prepare())
+        with self._telling:
+            if self._frozen or paused:
+                self._loop.wait(replica.connection.post("/pause?mode=keep" if self._frozen else "/resume"))
+            replica.ready = True
 
     def _told_version(self, replica: Replica) -> int:
         """Of the weights that somebody else's server has; 0 where nobody named them."""

@@ -85,7 +85,7 @@ class Replica:
 
 
 class Replicas:
-    """All servers of a policy. ``begin(replica)`` starts one that has a process, ``prepare`` makes it fit to answer."""
+    """All servers of a policy. ``begin(replica)`` starts one that has a process, ``prepare`` makes it ready."""
 
     def __init__(self, loop: Loop, begin: Callable[[Replica], None], prepare: Callable[[Replica], None]) -> None:
         self.all: Sequence[Replica] = ()
@@ -191,7 +191,6 @@ class Replicas:
                 replica.server.stop()
                 return
         self._prepare(replica)
-        replica.ready = True
 
 
 def finished(work: Sequence[Future[Any]]) -> None:

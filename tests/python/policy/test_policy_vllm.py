@@ -135,13 +135,13 @@ async def test_errors_have_names(make: Make) -> None:
     server.answers["/inference/v1/generate"] = (404, {"detail": "Not Found"})
     with pytest.raises(PolicyError, match="--enable-scale-out"):
         await replied(policy)
-    server.answers["/inference/v1/generate"] = (200, ConnectionResetError)
-    with pytest.raises(EngineDiedError, match="broke off"):
-        await replied(policy)
     for strange in ({}, {"choices": []}, {"choices": [{"token_ids": "x"}]}):
         server.answers["/inference/v1/generate"] = strange
         with pytest.raises(PolicyError, match="unknown form"):
             await replied(policy)
+    server.answers["/inference/v1/generate"] = (200, ConnectionResetError)
+    with pytest.raises(EngineDiedError, match="broke off"):
+        await replied(policy)
 
 
 def test_another_version_of_vllm_is_refused(make: Make) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from policy_vllm_recorded import Recorded
 
@@ -18,7 +21,7 @@ from lightning_lab.policy.vllm.connection import Connection, Loop
 from lightning_lab.policy.vllm.errors import EngineDiedError, EngineStartError, PublishError
 from lightning_lab.policy.vllm.replicas import RESTARTS, Replica, Replicas
 from lightning_lab.policy.vllm.settings import Settings
-from lightning_lab.records import Message
+from lightning_lab.records import Message, Sampling
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def test_conversations_wait_for_a_server_that_is_started_again(policy: VllmPolic
 def test_a_server_that_dies_all_the_time_is_given_up(tmp_path: Path) -> None:
     begun: list[Replica] = []
     loop = Loop()
-    replicas = Replicas(loop, begun.append, lambda replica: None)
+    replicas = Replicas(loop, begun.append, lambda replica: setattr(replica, "ready", True))
     server: Any = SimpleNamespace(log=tmp_path / "vllm-0.log", stop=lambda: None, alive=False)
     replica = Replica(Connection("unix:///nowhere", name="vllm-0"), server)
     try:
@@ -95,3 +98,48 @@ def test_a_server_that_cannot_be_started_again_after_a_torn_publish(policy: Vllm
     assert stopped and policy.version == 0
     with pytest.raises(PolicyError, match="the disk is full"):
         policy.render([Message(role="user", content="Hello")], [])
+
+
+def test_a_server_that_comes_back_is_asked_when_it_has_the_weights(policy: VllmPolicy, stand_in: Recorded) -> None:
+    """It may have come back with its first ones; calls that waited for it must not be sampled from those."""
+    (replica,) = policy.replicas
+    replica.ready = False
+    assert policy._fleet is not None
+    policy._fleet.version = 1
+    stand_in.asked.clear()
+
+    async def replied() -> list[Any]:
+        return [one async for one in policy.generate(np.array([7], np.int32), Sampling(), rollout_id="r")]
+
+    call = threading.Thread(target=asyncio.run, args=(replied(),))
+    stand_in.answers["/collective_rpc"] = lambda _: time.sleep(0.3) or {}  # type: ignore[func-returns-value]
+    call.start()
+    policy._fleet._prepare(replica)
+    call.join()
+    *before, last = stand_in.asked
+    assert replica.ready and last[1]["token_ids"] == [7]
+    assert "/reset_prefix_cache?reset_running_requests=true" in [path for path, _ in before]
+    assert [7] not in [body["token_ids"] for path, body in before if path == "/inference/v1/generate"]
+
+
+def test_a_server_that_comes_back_while_the_others_stand_still_does_too(policy: VllmPolicy, stand_in: Recorded) -> None:
+    """Its first reply takes long and needs it to go on: until that is there, it is told nothing."""
+    (replica,) = policy.replicas
+    fleet = policy._fleet
+    assert fleet is not None
+    replica.ready = False
+    ready: list[bool] = []
+    reply = stand_in.answers["/inference/v1/generate"]
+
+    def first(_: Any) -> Any:
+        ready.append(replica.ready)
+        freezing.start()
+        return reply
+
+    freezing = threading.Thread(target=fleet.freeze)
+    stand_in.answers["/inference/v1/generate"] = first
+    stand_in.asked.clear()
+    fleet._prepare(replica)
+    freezing.join()
+    assert ready == [False] and replica.ready
+    assert stand_in.paths()[-1] == "/pause?mode=keep"
