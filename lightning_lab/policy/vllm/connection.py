@@ -20,6 +20,8 @@ from lightning_lab.policy.vllm.errors import EngineDiedError
 _T = TypeVar("_T")
 
 _CONNECT_S = 10.0
+_EVENT_BYTES = 1 << 23
+"""Of an event, at least, that can be read: a server puts all that waited for a slow reader into one."""
 CONTROL_S = 120.0
 """How long a server may take for what is no generation."""
 
@@ -125,6 +127,8 @@ class Connection:
             async with self._opened().request(method, self._base_url + path, data=data, timeout=timeout) as response:
                 yield response
         except TimeoutError as error:
+            if timeout_s is None:
+                raise self._broken(path, f"it could not be reached within {_CONNECT_S:g} s") from error
             raise EngineDiedError(f"{self.name} did not answer {path} within {timeout_s:g} s.") from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._broken(path, str(error) or type(error).__name__) from error
@@ -154,7 +158,7 @@ class Connection:
             headers = {"Content-Type": "application/json"}
             if self._key:
                 headers["Authorization"] = f"Bearer {self._key}"
-            self._session = aiohttp.ClientSession(connector=connector, headers=headers)
+            self._session = aiohttp.ClientSession(connector=connector, headers=headers, read_bufsize=_EVENT_BYTES)
         return self._session
 
 

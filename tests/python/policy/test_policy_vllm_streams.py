@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ from policy_vllm_recorded import GENERATED, Recorded
 from lightning_lab.gateway import Gateway
 from lightning_lab.policy.base import Chunk, PolicyError, TellsEarly
 from lightning_lab.policy.catalog import resolve_model
-from lightning_lab.policy.vllm import VllmPolicy
+from lightning_lab.policy.vllm import VllmPolicy, connection
+from lightning_lab.policy.vllm.connection import Connection
 from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
 from lightning_lab.records import Sampling
 from lightning_lab.store import Store
@@ -138,6 +141,32 @@ async def test_logprobs_without_a_place_are_not_kept(policy: VllmPolicy, server:
     server.answers[GENERATE] = [event([7]), unplaced, event([9], "stop", spans(("0", 3)))]
     chunks = [chunk async for chunk in asked(policy)]
     assert [len(chunk.logprobs) for chunk in chunks] == [1, 0, 1]
+
+
+async def test_many_tokens_in_one_event(policy: VllmPolicy, server: Recorded) -> None:
+    """A server puts all that waited for a slow reader into one."""
+    ids = list(range(20_000))
+    server.answers[GENERATE] = [event([7]), event(ids), event([8], "stop", spans(("0", 20_002)))]
+    chunks = [chunk async for chunk in asked(policy)]
+    assert [chunk.ids.tolist() for chunk in chunks] == [[7], ids, [8]]
+
+
+@pytest.mark.parametrize("early", [False, True])
+async def test_a_machine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
+    monkeypatch.setattr(connection, "_CONNECT_S", 0.3)
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # who come now get no answer from the system either
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        far = Connection(f"http://127.0.0.1:{listener.getsockname()[1]}", name="far")
+        with pytest.raises(EngineDiedError, match="far broke off .*could not be reached"):
+            if early:
+                [one async for one in far.events(GENERATE, {})]
+            else:
+                await far.post(GENERATE, {}, timeout_s=None)
+        await far.close()
 
 
 async def test_closing_a_reply_ends_it_in_the_server(policy: VllmPolicy, server: Recorded) -> None:
