@@ -90,10 +90,10 @@ class Process:
     def _subscribe(self) -> None:
         """From now on the kernel wants to know the events themselves."""
         assert self._store is not None
-        self._unwatch()
         if not self._subscribed:
             self._subscribed = True
             self._store.subscribe(lambda events: self.channel.tell("told", list(events)))
+        self._unwatch()  # last: no commit is told to nobody
 
     def _put(self, put: Put | None) -> Future[int]:
         assert self._store is not None and self._store._writer is not None

@@ -25,6 +25,7 @@ from test_gateway_interrupt import TARGET, Slow, in_two_parts
 
 from lightning_lab.gateway import GatewayError
 from lightning_lab.gateway.process import GatewayProcess
+from lightning_lab.gateway.process.child import Process
 from lightning_lab.policy.base import Chunk, ContextOverflowError, Rendered
 from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.openai import OpenAIPolicy
@@ -80,6 +81,24 @@ async def test_calls_are_answered_stored_and_told(make_outside: Callable[..., La
     assert lab.policy.decode(calls[0].sampled_ids) == "hello<end>" and calls[0].logprobs.tolist() == [-0.5] * 6
     assert [event.kind for event in told] == ["call", "delivered"] * 2
     assert told == lab.store.events(after=1) and watched == [1]
+
+
+def test_what_is_committed_while_the_kernel_subscribes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = socket.socketpair()
+    told: list[Any] = []
+    with here, there, Store(tmp_path / "store.sqlite") as store:
+        process = Process(there)
+        monkeypatch.setattr(process.channel, "tell", lambda *said: told.append(said))
+        process._store = store
+
+        def unwatch() -> None:
+            store.put_event("log", "run").result()
+            store.flush()
+
+        process._unwatch = unwatch
+        process._subscribe()
+        process._threads.shutdown()
+    assert [method for method, _ in told] == ["told"]
 
 
 async def test_a_conversation_is_stitched_across_the_border(make_outside: Callable[..., Lab]) -> None:
