@@ -161,7 +161,7 @@ async def test_a_machine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, e
             waiting.setblocking(False)
             waiting.connect_ex(listener.getsockname())
         far = Connection(f"http://127.0.0.1:{listener.getsockname()[1]}", name="far")
-        with pytest.raises(EngineDiedError, match="far broke off .*could not be reached"):
+        with pytest.raises(EngineDiedError, match=r"far broke off .*could not be reached"):
             if early:
                 [one async for one in far.events(GENERATE, {})]
             else:
