@@ -78,7 +78,7 @@ def check_python() -> None:
 
 
 def create_environment() -> None:
-    if not PYTHON.exists():
+    if not (BIN / "pip").exists():  # which comes last: one without it was left half-way
         print(f"Creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
         run(sys.executable, "-m", "venv", VENV)
         pip("install", "--upgrade", "-c", str(CONSTRAINTS), "pip")
@@ -221,7 +221,8 @@ def find_program(names: tuple[str, ...], package: str, need: str) -> None:
 
 def main() -> None:
     stage = sys.argv[1] if len(sys.argv) == 2 else ""
-    check_python()
+    if stage not in ("browser", "sandbox"):  # which run beside the others, and ask nothing of `.venv`
+        check_python()
     if stage in ("quickstart", "dev"):
         install(stage)
     elif stage == "smollm2":
