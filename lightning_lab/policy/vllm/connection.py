@@ -72,7 +72,8 @@ class Connection:
         self.name = name
         self._socket = address.removeprefix("unix://") if address.startswith("unix://") else None
         self._base_url = "http://localhost" if self._socket else address.rstrip("/")
-        self.host = "" if self._socket else urlsplit(address).hostname or ""
+        host = "" if self._socket else urlsplit(address).hostname or ""
+        self.host = "" if host in ("localhost", "::1") or host.startswith("127.") else host
         """Its machine; empty: this one."""
         self._key = key
         self._session: aiohttp.ClientSession | None = None

@@ -17,6 +17,7 @@ from lightning_lab.policy.engine_side.lightning_lab_group import Group, GroupErr
 from lightning_lab.policy.torch import sending
 from lightning_lab.policy.torch.detached import DetachedTorchLearner
 from lightning_lab.policy.vllm import VllmPolicy, broadcast
+from lightning_lab.policy.vllm.connection import Connection
 from lightning_lab.policy.vllm.errors import PublishError
 
 JOIN, TAKE = "/init_weight_transfer_engine", "/update_weights"
@@ -214,6 +215,29 @@ def test_a_learner_that_fails_half_way(servers: list[Receiver]) -> None:
                 server.group.broadcast([torch.zeros(4)])
     finally:
         policy.close()
+
+
+def test_a_group_is_opened_where_the_farthest_server_reaches_it(servers: list[Receiver]) -> None:
+    """Not on the loopback for the sake of one that is on the lab's own machine."""
+    asked: list[str] = []
+
+    class Asked(DetachedTorchLearner):
+        def invite(self, receivers: int, *, towards: str, deadline_s: float) -> Any:
+            asked.append(towards)
+            raise PolicyError("It is enough to know where.")
+
+    policy = VllmPolicy(
+        "quickstart", url=[server.url for server in servers], learner=Asked("quickstart"), transfer="nccl"
+    )
+    try:
+        policy.start()
+        for replica, url in zip(policy.replicas, ("http://localhost:8000", "http://far:8000"), strict=True):
+            replica.connection.host = Connection(url, name="").host
+        with pytest.raises(PublishError, match="enough"):
+            policy.publish(1)
+    finally:
+        policy.close()
+    assert asked == ["far"]
 
 
 def test_what_cannot_be_is_refused() -> None:
