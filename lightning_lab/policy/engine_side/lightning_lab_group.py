@@ -36,7 +36,7 @@ class Meeting:
     host: str
     port: int
     token: str
-    """Who does not know it finds nothing in the store."""
+    """Keeps groups apart. No secret: a store names its keys to whoever reaches its port."""
     size: int
     """Members; the sender is rank 0."""
     backend: str

@@ -47,7 +47,7 @@ class Sender:
                 "must reach that machine, on any port."
             ) from error
         finally:
-            del self._store  # nobody else comes
+            del self._store  # which the group keeps as long as it lasts
 
     def send(self, weights: Sequence[Named]) -> None:
         """To all of the group."""
