@@ -61,7 +61,7 @@ class Fleet:
         """Servers that run already; what was published to them before keeps its version. Raises `PolicyError` if one
         does not answer, or in another version of vLLM."""
         self._replicas.start([Replica(Connection(url, name=f"The vLLM server {url}", key=key)) for url in urls])
-        self.version = self._found = max(map(self._told_version, self.replicas))
+        self.version = self._found = max(replica.version for replica in self.replicas)
         for replica in self.replicas:
             replica.holds = self._weights.current
 
@@ -203,6 +203,7 @@ class Fleet:
             await post("/reset_prefix_cache?reset_running_requests=true")
 
         self._loop.wait(name())
+        replica.version = version
 
     def _put_back(self, directory: Path, version: int, reason: PolicyError) -> None:
         try:
@@ -248,7 +249,7 @@ class Fleet:
     async def _answer(
         self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int, tell: Callable[[Chunk], None] | None = None
     ) -> Chunk:
-        version, greedy = self.version, sampling.temperature == 0
+        version, greedy = replica.version, sampling.temperature == 0
         salt, stream = f"version {version}", tell is not None
         body = generate_body(prompt, sampling, limit=limit, stop_ids=self._stop_ids, salt=salt, stream=stream)
         try:
@@ -259,7 +260,7 @@ class Fleet:
                 else:
                     reply = Streamed(version, greedy=greedy)
                     async for event in connection.events(_GENERATE, body):
-                        if (sure := reply.add(event, self.version)) is not None:
+                        if (sure := reply.add(event, replica.version)) is not None:
                             tell(sure)
                     chunk = reply.rest(replica.name)
         except EngineDiedError:
@@ -321,6 +322,7 @@ class Fleet:
         async def prepare() -> None:
             if replica.server is not None:  # others' servers tell themselves which weights they have
                 await replica.connection.post("/update_weight_version", {"new_version": str(self.version)})
+                replica.version = self.version
             if self._transfer is not None:
                 await self._transfer.prepare(replica)
             if not paused:
@@ -330,6 +332,8 @@ class Fleet:
         if replica.server is None and self.version > self._found:
             self._load(replica, self._weights.current)
             self._name(replica, version=self.version)
+        elif replica.server is None:
+            replica.version = self._told_version(replica)
         self._loop.wait(prepare())
         with self._telling:
             if self._frozen or paused:

@@ -45,6 +45,8 @@ class Replica:
         """Why it will not come back."""
         self.holds: Path | None = None
         """The model directory that has its weights; None where they may be of two."""
+        self.version = 0
+        """Of its weights."""
         self.lock = threading.Lock()
         """Held by who starts its process again."""
         self.restarts: list[float] = []

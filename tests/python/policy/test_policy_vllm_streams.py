@@ -101,11 +101,31 @@ async def test_what_comes_after_a_publish_waits_for_its_version(policy: VllmPoli
     async for chunk in asked(policy):
         chunks.append(chunk)
         if not more.is_set():
-            assert policy._fleet is not None
-            policy._fleet.version = 1
+            policy.replicas[0].version = 1
             more.set()
     assert [chunk.ids.tolist() for chunk in chunks] == [[7], [8, 9, 10]]
     assert [chunk.versions.tolist() for chunk in chunks] == [[0], [0, 1, 1]]
+
+
+async def test_servers_that_were_found_with_weights_of_different_versions(tmp_path: Path) -> None:
+    """Of a lab that was killed while it published: until the next publish each tells its own."""
+    servers = [
+        Recorded(tmp_path, {"/weight_info": {"weight_version": told}}, name=told) for told in ("3", "2", "default")
+    ]
+    policy = VllmPolicy("quickstart", url=[server.url for server in servers])
+    try:
+        policy.start()
+        assert policy.version == 3
+        for place, (told, version) in enumerate([("3", 3), ("2", 2), ("default", 0)]):
+            servers[place].answers[GENERATE] = [event([7]), event([8], "stop", spans((told, 2)))]
+            for replica in policy.replicas:
+                replica.open_calls = int(replica is not policy.replicas[place])
+            reply = policy.generate(np.array([1], np.int32), Sampling(), rollout_id=told)
+            assert [chunk.versions.tolist() async for chunk in reply] == [[version], [version]]
+    finally:
+        policy.close()
+        for server in servers:
+            server.close()
 
 
 async def test_weights_of_somebody_else_in_the_middle_are_said(policy: VllmPolicy, server: Recorded) -> None:
