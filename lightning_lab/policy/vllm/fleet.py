@@ -149,7 +149,7 @@ class Fleet:
                     self._replicas.each(partial(self._reload, directory=directory))
                 else:
                     self._hand_over(self._transfer, directory)
-                self._replicas.each(partial(self._name, version=version))
+                self._replicas.each(partial(self._finish, directory=directory, version=version))
             except PolicyError as error:
                 self._put_back(earlier, version, error)
                 self._weights.discard(directory)
@@ -193,6 +193,11 @@ class Fleet:
             raise PolicyError(f"The learner's weights did not leave it ({type(error).__name__}: {error}).") from error
         self._weights.check(given)
         self._replicas.all_do(partial(end, directory=directory))
+
+    def _finish(self, replica: Replica, *, directory: Path, version: int) -> None:
+        if replica.holds != directory:
+            raise EngineDiedError(f"{replica.name} was started again meanwhile, with the weights before.")
+        self._name(replica, version=version)
 
     def _name(self, replica: Replica, *, version: int) -> None:
         """The weights' version, and nothing cached of others."""
@@ -334,6 +339,8 @@ class Fleet:
             self._name(replica, version=self.version)
         elif replica.server is None:
             replica.version = self._told_version(replica)
+        elif replica.holds != self._weights.current:  # others were published while it started
+            self._load(replica, self._weights.current)
         self._loop.wait(prepare())
         with self._telling:
             if self._frozen or paused:

@@ -143,3 +143,36 @@ def test_a_server_that_comes_back_while_the_others_stand_still_does_too(policy: 
     freezing.join()
     assert ready == [False] and replica.ready
     assert stand_in.paths()[-1] == "/pause?mode=keep"
+
+
+def test_a_server_that_is_started_again_with_the_weights_before(policy: VllmPolicy, stand_in: Recorded) -> None:
+    """While another one still reads the new ones: the old must not have the new version."""
+    (replica,) = policy.replicas
+    fleet = policy._fleet
+    assert fleet is not None
+    each, earlier = fleet._replicas.each, fleet._weights.current
+
+    def restarted(work: Any) -> None:
+        each(work)
+        replica.holds = earlier
+
+    fleet._replicas.each = restarted  # type: ignore[method-assign]
+    with pytest.raises(PublishError, match=r"0 samples on: .*started again meanwhile"):
+        policy.publish(1)
+    assert ("/update_weight_version", {"new_version": "1"}) not in stand_in.asked
+    assert policy.version == 0 and replica.failure is None
+
+
+def test_a_server_that_started_while_others_were_published_reads_those(policy: VllmPolicy, stand_in: Recorded) -> None:
+    (replica,) = policy.replicas
+    stub: Any = SimpleNamespace(stop=lambda: None)
+    replica.server, replica.holds = stub, Path("v0")
+    fleet = policy._fleet
+    assert fleet is not None
+    fleet.version = 1
+    stand_in.asked.clear()
+    fleet._prepare(replica)
+    asked = dict(stand_in.asked)
+    assert asked["/collective_rpc"]["kwargs"]["weights_path"] == str(fleet._weights.current)
+    assert stand_in.paths().index("/collective_rpc") < stand_in.paths().index("/update_weight_version")
+    assert replica.version == 1 and replica.holds == fleet._weights.current
