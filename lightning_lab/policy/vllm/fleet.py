@@ -281,6 +281,7 @@ class Fleet:
             try:
                 if replica.ready:
                     self._loop.wait(replica.connection.post(path))
+                    replica.stands = path != "/resume"
             except EngineDiedError:
                 if replica.server is None:
                     raise  # else it is started again, and finds things as they are then
@@ -318,7 +319,7 @@ class Fleet:
         told = self._loop.wait(replica.connection.get("/version"))
         check_version("vllm", str(told.get("version")), where=replica.name)
         paused = bool(self._loop.wait(replica.connection.get("/is_paused")).get("is_paused"))
-        if paused and not self._frozen:
+        if paused and not (self._frozen or replica.stands):
             raise PolicyError(
                 f"{replica.name} is paused, perhaps by a lab that was killed. Let it go on (POST /wake_up, /resume), "
                 "then open this lab again."
@@ -345,7 +346,7 @@ class Fleet:
         with self._telling:
             if self._frozen or paused:
                 self._loop.wait(replica.connection.post("/pause?mode=keep" if self._frozen else "/resume"))
-            replica.ready = True
+            replica.ready, replica.stands = True, self._frozen
 
     def _told_version(self, replica: Replica) -> int:
         """Of the weights that somebody else's server has; 0 where nobody named them."""

@@ -47,6 +47,8 @@ class Replica:
         """The model directory that has its weights; None where they may be of two."""
         self.version = 0
         """Of its weights."""
+        self.stands = False
+        """Whether it was told last to stand still."""
         self.lock = threading.Lock()
         """Held by who starts its process again."""
         self.restarts: list[float] = []

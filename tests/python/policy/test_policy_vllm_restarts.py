@@ -176,3 +176,15 @@ def test_a_server_that_started_while_others_were_published_reads_those(policy: V
     assert asked["/collective_rpc"]["kwargs"]["weights_path"] == str(fleet._weights.current)
     assert stand_in.paths().index("/collective_rpc") < stand_in.paths().index("/update_weight_version")
     assert replica.version == 1 and replica.holds == fleet._weights.current
+
+
+def test_a_server_that_was_away_when_the_others_went_on_goes_on(policy: VllmPolicy, stand_in: Recorded) -> None:
+    """It was this lab that paused it."""
+    (replica,) = policy.replicas
+    assert policy._fleet is not None
+    policy.freeze()
+    replica.ready = False
+    policy.thaw()
+    stand_in.answers["/is_paused"] = {"is_paused": True}
+    policy._fleet._prepare(replica)
+    assert stand_in.paths()[-1] == "/resume" and replica.ready
