@@ -140,13 +140,15 @@ class _Pool:
             self.open.discard(connection)
 
     async def _keep(self) -> None:
-        """Wait to be cancelled: a loop does that when it ends, and then there is still time to close."""
+        """Wait to be cancelled: a loop does that when it ends, and then there is still time to close. (A loop that is
+        dropped instead leaves nothing that could be closed.)"""
         try:
             await asyncio.Event().wait()
-        finally:
+        except asyncio.CancelledError:
             for connection in list(self.open):
                 connection.close()
             await asyncio.sleep(0)  # lets the transports end
+            raise
 
 
 class _Tunnel(asyncio.Protocol):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 import uvloop
 
 from lightning_lab.policy.base import PolicyError
-from lightning_lab.policy.openai.connections import Connections
+from lightning_lab.policy.openai.connections import Connections, _Pool
 
 TLS = Path(__file__).parents[2] / "data" / "tls"
 HELLO = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
@@ -268,3 +270,15 @@ def test_a_server_without_its_proxy(monkeypatch):
             server.close()
 
     assert asyncio.run(ask()) == (200, b"hello")
+
+
+def test_a_loop_that_is_dropped_takes_its_connections_along(monkeypatch):
+    complaints: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: complaints.append(told.exc_value))
+    loop = asyncio.new_event_loop()
+    pool = _Pool(loop)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    del pool, loop
+    gc.collect()
+    assert complaints == []
