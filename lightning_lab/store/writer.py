@@ -160,7 +160,8 @@ class Writer:
             else:
                 logger.warning("A record was not stored: %s", outcome)
                 item.future.set_exception(outcome)
-        self._subscribers.tell(transaction.events, news=bool(transaction.events))
+        if transaction.events:
+            self._subscribers.tell(transaction.events)
 
     def _write(self, transaction: Transaction, items: Sequence[_Item]) -> list[int | StoreError]:
         """One transaction. A put that cannot be written becomes an error in the list; a dead disk raises."""

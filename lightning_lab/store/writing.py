@@ -6,16 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from lightning_lab.records import Event
 from lightning_lab.store.transaction import Put
 
 Subscriber = Callable[[Sequence[Event]], None]
 Watcher = Callable[[], None]
-_Callback = TypeVar("_Callback", bound=Callable[..., Any])
 
 logger = logging.getLogger(__name__)
 
@@ -49,44 +47,31 @@ class Subscribers:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._subscribers: tuple[Subscriber, ...] = ()
-        self._watchers: tuple[Watcher, ...] = ()
+        self._listeners: tuple[Subscriber, ...] = ()
         self._lock = threading.Lock()
 
     def add(self, callback: Subscriber) -> Callable[[], None]:
         """Of the events of each. Returns what ends the subscription."""
-        with self._lock:
-            self._subscribers = (*self._subscribers, callback)
-
-        def end() -> None:
-            with self._lock:
-                self._subscribers = _without(self._subscribers, callback)
-
-        return end
+        return self._add(lambda events: callback(events) if events else None)
 
     def add_watcher(self, callback: Watcher) -> Callable[[], None]:
         """That there are events. Returns what ends that."""
+        return self._add(lambda _: callback())
+
+    def _add(self, listener: Subscriber) -> Callable[[], None]:
         with self._lock:
-            self._watchers = (*self._watchers, callback)
+            self._listeners = (*self._listeners, listener)
 
         def end() -> None:
             with self._lock:
-                self._watchers = _without(self._watchers, callback)
+                self._listeners = tuple(one for one in self._listeners if one is not listener)
 
         return end
 
-    def tell(self, events: Sequence[Event], *, news: bool) -> None:
-        calls: list[Watcher] = [partial(callback, events) for callback in self._subscribers if events]
-        calls += self._watchers if news else ()
-        for call in calls:
+    def tell(self, events: Sequence[Event]) -> None:
+        """There was a commit with events; none are given where nobody asked for them."""
+        for listener in self._listeners:
             try:
-                call()
+                listener(events)
             except Exception:
                 logger.exception("A subscriber of %s failed; it will be called again with the next events", self._path)
-
-
-def _without(callbacks: tuple[_Callback, ...], callback: _Callback) -> tuple[_Callback, ...]:
-    kept = list(callbacks)
-    if callback in kept:
-        kept.remove(callback)
-    return tuple(kept)

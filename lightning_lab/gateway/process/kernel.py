@@ -207,7 +207,7 @@ class RemoteWriter:
 
     def told(self, events: Sequence[Event]) -> None:
         """From the process: there was a commit, with these events, if anybody here wants to know them."""
-        self._subscribers.tell(events, news=True)
+        self._subscribers.tell(events)
 
 
 def _start(sock: socket.socket) -> subprocess.Popen[bytes]:
