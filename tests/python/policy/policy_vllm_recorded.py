@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from lightning_lab.policy.catalog import resolve_model
+
 GENERATED: Mapping[str, Any] = {
     "request_id": "generate-tokens-bdc733678e2ec7f4",
     "model": "policy",
@@ -130,3 +132,14 @@ class Recorded:
                 await response.write(b"data: " + orjson.dumps(event) + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
+
+
+class Writer:
+    """A learner that writes the shipped model's weights."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+    def export(self, directory: Path) -> None:
+        for file in resolve_model("quickstart").glob("*.safetensors"):
+            (directory / file.name).symlink_to(file)

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policy_vllm_recorded import Recorded
+from policy_vllm_recorded import Recorded, Writer
 
 from lightning_lab.policy.base import PolicyError
-from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.vllm import VllmPolicy
 from lightning_lab.policy.vllm.connection import Connection, Loop
 from lightning_lab.policy.vllm.errors import EngineDiedError, EngineStartError, PublishError
@@ -37,17 +36,6 @@ def policy(stand_in: Recorded) -> Iterator[VllmPolicy]:
     made.start()
     yield made
     made.close()
-
-
-class Writer:
-    """Writes the shipped model's weights."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
-
-    def export(self, directory: Path) -> None:
-        for file in resolve_model("quickstart").glob("*.safetensors"):
-            (directory / file.name).symlink_to(file)
 
 
 def test_conversations_wait_for_a_server_that_is_started_again(policy: VllmPolicy) -> None:

@@ -13,11 +13,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from policy_vllm_recorded import GENERATED, Recorded
+from policy_vllm_recorded import GENERATED, Recorded, Writer
 
 from lightning_lab.gateway import Gateway
 from lightning_lab.policy.base import Chunk, PolicyError, TellsEarly
-from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.vllm import VllmPolicy, connection
 from lightning_lab.policy.vllm.connection import Connection
 from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
@@ -25,17 +24,6 @@ from lightning_lab.records import Sampling
 from lightning_lab.store import Store
 
 GENERATE = "/inference/v1/generate"
-
-
-class Writer:
-    """A learner that writes the shipped model's weights."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
-
-    def export(self, directory: Path) -> None:
-        for file in resolve_model("quickstart").glob("*.safetensors"):
-            (directory / file.name).symlink_to(file)
 
 
 def event(ids: Sequence[int], finish_reason: str | None = None, spans: Any = None) -> dict[str, Any]:
