@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class CallStore(Protocol):
     def mark_delivered(self, call_id: str) -> Future[int]: ...
 
     def put_event(self, kind: str, run_id: str, subject: str = "", data: Mapping[str, Any] = ...) -> Future[int]: ...
+
+    def write_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]: ...
 
 
 @dataclass(frozen=True, slots=True)

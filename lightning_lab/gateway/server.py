@@ -195,7 +195,11 @@ class Gateway(Pausable):
             self._server = _Server(config, lambda: ready.set_result(None))
             with listener, good_neighbour(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
                 self._loop = runner.get_loop()
-                runner.run(self._server.serve(sockets=[listener]))
+                elsewhere = self._store.write_on(self._loop)
+                try:
+                    runner.run(self._server.serve(sockets=[listener]))
+                finally:
+                    elsewhere()
         except BaseException as error:
             _log.exception("The gateway thread ended")
             if not ready.done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import weakref
@@ -133,6 +134,13 @@ class Store:
         """Have ``callback`` called in the writer thread after each commit that has events; cheaper than `subscribe`
         where another process writes."""
         return self._writer.watch(callback) if self._writer else lambda: None
+
+    def write_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """Have small calls that this thread puts written on its event loop, as it gets to it, and committed as ever.
+
+        For a loop that puts many: two threads that both run Python slow each other down. Returns what ends that.
+        """
+        return self._writer.host(loop) if self._writer else lambda: None
 
     def flush(self) -> None:
         """Wait until everything put before is committed. Raises `DiskError` if it never will be."""

@@ -1,4 +1,4 @@
-"""What one put means in tables: the log line and its projections. Runs in the writer thread only."""
+"""What one put means in tables: the log line and its projections. Used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -60,23 +60,25 @@ class Transaction:
         self._calls = Calls(connection, self._contents)
         self._runs: LruBytes[str, str] = LruBytes(_RUN_BYTES)
 
-    def apply(self, puts: Sequence[Put]) -> list[int | StoreError]:
-        """Run the puts of a group: for each the seq of its event, or why it could not be written.
+    def write(self, puts: Sequence[Put]) -> list[int | StoreError]:
+        """Run the puts of a group: for each the seq of its event, or why it could not be written. `commit` follows.
 
         All together; where one fails, one by one, and what fails leaves nothing behind. Raises when the disk is dead.
         """
         self.events = []
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            outcomes: list[int | StoreError] = list(self._together(puts))
+            return list(self._together(puts))
         except Exception as error:
             if is_dead_disk(error):
                 raise
-            self._connection.execute("ROLLBACK")
-            self._connection.execute("BEGIN IMMEDIATE")
-            outcomes = [self._alone(put) for put in puts]
+        self._connection.execute("ROLLBACK")
+        self._connection.execute("BEGIN IMMEDIATE")
+        return [self._alone(put) for put in puts]
+
+    def commit(self) -> None:
+        """Make what was written last; it may be called in another thread. Raises when the disk is dead."""
         self._connection.execute("COMMIT")
-        return outcomes
 
     def _alone(self, put: Put) -> int | StoreError:
         self._connection.execute("SAVEPOINT put")

@@ -1,33 +1,39 @@
-"""The one thread that writes: takes everything queued, one transaction, commit, then tells.
+"""Who writes: takes everything queued, one transaction, commit, then tells.
 
-The thread sleeps on its queue; nothing polls. Under load commits become larger, not more frequent (group commit).
+The writer's thread sleeps until something is put; nothing polls. Under load commits become larger, not more frequent
+(group commit).
+
+A busy event loop can *host* the writing of what it puts itself. The loop then runs the statements of a group, and the
+thread what Python has no part in: the commit. Two threads that both run Python pass the interpreter to and fro many
+times for every call, which costs more than the writing does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import queue
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import attrgetter
 from pathlib import Path
 
+from lightning_lab.records import Event
 from lightning_lab.store.errors import DiskError, StoreClosedError, StoreError
+from lightning_lab.store.hosting import CROWD, WINDOW_S, Host
 from lightning_lab.store.lock import WriterLock
 from lightning_lab.store.schema import Durability, open_writer
 from lightning_lab.store.transaction import Put, Transaction
 from lightning_lab.store.writing import Subscriber, Subscribers, Watcher
 
 _LARGEST_BATCH = 4096
-_CROWD = 2
-"""Puts in one commit; beyond it there is a crowd."""
-_WINDOW_S = 0.015
-"""How long a crowd gathers. A commit is a dozen statements, however many puts it has, and after each the writer waits
-for the interpreter, which the event loop of a busy gateway holds."""
+_LARGEST_HOSTED = 64
+"""Puts that a loop writes in one go: some ten milliseconds of its time."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +43,17 @@ class _Item:
     """A put waiting for its commit. ``put`` is None for a barrier: it resolves when all before it is committed."""
 
     put: Put | None
+    hosted: bool = False
     future: Future[int] = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Written:
+    """A group whose statements were run, and what becomes of each item with the commit."""
+
+    items: Sequence[_Item]
+    outcomes: Sequence[int | StoreError]
+    events: Sequence[Event]
 
 
 class Writer:
@@ -49,13 +65,21 @@ class Writer:
         self._lock = WriterLock(path)
         try:
             self._connection = open_writer(path, durability)
+            self._transaction = Transaction(self._connection)
         except BaseException:
             self._lock.release()
             raise
         self._pid = os.getpid()
-        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._gate = threading.Lock()
-        """Held to enqueue and to close, so that nothing is queued behind the end."""
+        self._state = threading.Condition(threading.Lock())
+        """Guards all below; notified when there is something for the thread to do."""
+        self._queue: list[_Item] = []
+        self._called = False
+        """Something in the queue is for the thread."""
+        self._writing = False
+        """A group is under way: there is one at a time."""
+        self._due: _Written | None = None
+        """Written by the host, to be committed by the thread."""
+        self._host: Host | None = None
         self._closed = False
         self._failure: DiskError | None = None
         self._crowded = False
@@ -69,16 +93,27 @@ class Writer:
         item = _Item(put)
         # From here on a cancel (e.g. by asyncio.wrap_future when a client leaves) cannot take the put back.
         item.future.set_running_or_notify_cancel()
-        if os.getpid() != self._pid:  # before the gate, which another thread may have held at the fork
+        if os.getpid() != self._pid:  # before the lock, which another thread may have held at the fork
             item.future.set_exception(self._forked())
             return item.future
-        with self._gate:
+        with self._state:
             refusal = self._refusal()
             if refusal is None:
-                self._queue.put(item)
+                self._enqueue(item)
         if refusal is not None:
             item.future.set_exception(refusal)
         return item.future
+
+    def _enqueue(self, item: _Item) -> None:
+        self._queue.append(item)
+        host = self._host
+        if host is None or item.put is None or not host.takes(item.put):
+            self._called = True
+            self._state.notify()
+            return
+        item.hosted = True
+        if not self._writing:  # else the thread asks when it is done
+            host.ask()
 
     def _forked(self) -> StoreError:
         return StoreError(
@@ -100,86 +135,132 @@ class Writer:
     def in_writer_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
+    def host(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """Have small puts of this thread written on its event loop. Returns what ends that. One loop at a time: a
+        second one's puts are the thread's, as anybody's."""
+        host = Host(loop, self._write_hosted)
+        with self._state:
+            if self._host is not None or os.getpid() != self._pid:
+                return lambda: None
+            self._host = host
+        return self._end_hosting
+
     def stop(self) -> None:
         """Commit what is queued, then end the thread. Idempotent; every caller returns only when all is done."""
         if os.getpid() != self._pid:
             return
-        with self._gate:
-            if not self._closed:
-                self._closed = True
-                self._queue.put(None)
+        with self._state:
+            self._closed = True
+            self._state.notify()
         self._thread.join()
 
     def release(self) -> None:
         """After `stop`: close the file. As the last connection, this one folds the log into the file and removes it."""
         if os.getpid() != self._pid:
             return
-        with self._gate:
+        with self._state:
             self._connection.close()
             self._lock.release()
 
     def _work(self) -> None:
-        transaction = Transaction(self._connection)
-        open_ = True
-        while open_:
-            items, open_ = self._take()
-            self._crowded = len(items) > _CROWD
-            self._commit(transaction, items)
+        while (group := self._next()) is not None:
+            self._commit(group)
+            self._free()
 
-    def _take(self) -> tuple[list[_Item], bool]:
-        """Everything queued, at least one item; False with the last."""
+    def _next(self) -> _Written | None:
+        """The next group to commit, None at the end."""
+        with self._state:
+            self._state.wait_for(self._is_due)
+            if self._due is not None:
+                group, self._due = self._due, None
+                return group
+            if not self._queue:
+                return None
+            self._writing = True
         if self._crowded:
-            time.sleep(_WINDOW_S)  # before the first is taken: whoever puts it wakes nobody
-        items: list[_Item] = []
-        item = self._queue.get()
-        while item is not None:
-            items.append(item)
-            if len(items) == _LARGEST_BATCH:
-                return items, True
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                return items, True
-        return items, False
+            time.sleep(WINDOW_S)
+        with self._state:
+            items, self._queue = self._queue[:_LARGEST_BATCH], self._queue[_LARGEST_BATCH:]
+            self._called = bool(self._queue)
+        self._crowded = len(items) > CROWD
+        return self._write(items)
 
-    def _commit(self, transaction: Transaction, items: Sequence[_Item]) -> None:
-        if not items:
-            return
+    def _is_due(self) -> bool:
+        return self._due is not None or (not self._writing and (self._called or self._closed))
+
+    def _write_hosted(self) -> int | None:
+        """A group of what the host has put; its commit is the thread's. None while another group is under way."""
+        with self._state:
+            if self._writing:
+                return None
+            items = list(takewhile(attrgetter("hosted"), self._queue[:_LARGEST_HOSTED]))
+            if not items:
+                return 0
+            del self._queue[: len(items)]
+            self._writing = True
+        group = self._write(items)
+        with self._state:
+            self._due = group
+            self._state.notify()
+        return len(items)
+
+    def _free(self) -> None:
+        """The next group may be written."""
+        with self._state:
+            self._writing = False
+            hosted = not self._called and bool(self._queue)
+            host = self._host if hosted else None
+        if host is not None:
+            try:
+                host.ask_from_elsewhere()
+            except RuntimeError:  # the loop is closed
+                self._end_hosting()
+
+    def _end_hosting(self) -> None:
+        with self._state:
+            self._host = None
+            self._called = self._called or bool(self._queue)
+            self._state.notify()
+
+    def _write(self, items: Sequence[_Item]) -> _Written:
+        """Run the statements of a group. A put that cannot be written becomes an error among the outcomes."""
         if self._failure is not None:  # queued before the disk died
-            for item in items:
-                item.future.set_exception(self._failure)
-            return
+            return _Written(items, [self._failure] * len(items), ())
         try:
-            outcomes = self._write(transaction, items)
+            outcomes = iter(self._transaction.write([item.put for item in items if item.put]))
         except Exception as error:
-            self._fail(error, items)
-            return
-        for item, outcome in zip(items, outcomes, strict=True):
+            return self._failed(error, items)
+        return _Written(items, [next(outcomes) if item.put else 0 for item in items], self._transaction.events)
+
+    def _commit(self, group: _Written) -> None:
+        """Make a group last, then tell of it."""
+        if self._failure is None:
+            try:
+                self._transaction.commit()
+            except Exception as error:
+                group = self._failed(error, group.items)
+        for item, outcome in zip(group.items, group.outcomes, strict=True):
             if isinstance(outcome, int):
                 item.future.set_result(outcome)
             else:
-                logger.warning("A record was not stored: %s", outcome)
+                if outcome is not self._failure:
+                    logger.warning("A record was not stored: %s", outcome)
                 item.future.set_exception(outcome)
-        if transaction.events:
-            self._subscribers.tell(transaction.events)
+        if group.events:
+            self._subscribers.tell(group.events)
 
-    def _write(self, transaction: Transaction, items: Sequence[_Item]) -> list[int | StoreError]:
-        """One transaction. A put that cannot be written becomes an error in the list; a dead disk raises."""
-        outcomes = iter(transaction.apply([item.put for item in items if item.put]))
-        return [next(outcomes) if item.put else 0 for item in items]
-
-    def _fail(self, error: Exception, items: Sequence[_Item]) -> None:
+    def _failed(self, error: Exception, items: Sequence[_Item]) -> _Written:
+        """The disk is dead: nothing is written any more."""
         failure = DiskError(
             f"Writing {self._path} failed: {error}. This and everything put later is not stored; what was "
             "acknowledged before is. Check the disk (space, quota, mount), then open the store again."
         )
         failure.__cause__ = error
         logger.error("%s", failure)
-        with self._gate:
+        with self._state:
             self._failure = failure
         try:
             self._connection.rollback()
         except sqlite3.Error:
             logger.debug("Nothing to roll back in %s", self._path, exc_info=True)
-        for item in items:
-            item.future.set_exception(failure)
+        return _Written(items, [failure] * len(items), ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -28,6 +29,10 @@ class Writing(Protocol):
     def subscribe(self, callback: Subscriber) -> Callable[[], None]: ...
 
     def watch(self, callback: Watcher) -> Callable[[], None]: ...
+
+    def host(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """Have small puts of this thread written on its event loop, where that saves work. Returns what ends that."""
+        ...
 
     def in_writer_thread(self) -> bool:
         """Whether subscribers are called in this thread."""

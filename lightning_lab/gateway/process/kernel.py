@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -186,6 +187,10 @@ class RemoteWriter:
 
     def watch(self, callback: Watcher) -> Callable[[], None]:
         return self._subscribers.add_watcher(callback)
+
+    def host(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """The process writes, whoever puts."""
+        return lambda: None
 
     def in_writer_thread(self) -> bool:
         return self._gateway.channel.in_receiver()
