@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp, Scope
 
 from lightning_lab.gateway.guarding import Guarded
+from lightning_lab.gateway.joining import Joining
 
 _KEEP_ALIVE_S = 120
 """Longer than clients keep idle connections, so that none is closed while a request is on its way."""
@@ -48,6 +50,9 @@ class _Protocol(Guarded):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._watchers: list[Callable[[], None]] = []
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast(asyncio.Transport, Joining(transport, self.loop)))
 
     def watch(self, tell: Callable[[], None]) -> Callable[[], None]:
         self.flow.resume_reading()  # a large body may have stopped it, and who does not read sees no end
