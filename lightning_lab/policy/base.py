@@ -378,12 +378,8 @@ class SendsWeights(Protocol):
         """
         ...
 
-    def gather(self) -> bool:
-        """Whether all have joined, after a moment; asked until they have. Raises `PolicyError` at the deadline."""
-        ...
-
-    def leave(self) -> None:
-        """Leave the group, so that nobody waits for this end of it. Idempotent."""
+    def gather(self) -> None:
+        """Wait until all have joined. Raises `PolicyError`."""
         ...
 
     def send(self) -> Iterator[Sequence[SharedWeight]]:

@@ -13,7 +13,7 @@ import orjson
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.openai.connection import COMPRESSED, LONGEST_PART, Connection
 from lightning_lab.policy.openai.connections import Connections
-from lightning_lab.policy.openai.events import Event, EventReader
+from lightning_lab.policy.openai.events import Buffer, Event, EventReader
 from lightning_lab.policy.openai.faults import fault, is_overflow, may_pass, message_of
 
 _LONGEST_WAIT_S = 60.0
@@ -60,8 +60,8 @@ class Endpoint:
         """End all connections. Idempotent, from any thread."""
         self._connections.close()
 
-    async def listen(self, path: str, body: Mapping[str, Any], hear: Callable[[Event], None]) -> None:
-        """Ask, and ``hear`` every event of the answer; an answer that is one JSON object is one event.
+    async def listen(self, path: str, body: Mapping[str, Any], hear: Callable[[Event, Buffer], None]) -> None:
+        """Ask, and ``hear`` every event of the answer, read and as it came; an answer that is one JSON object is one.
 
         Cancelling it ends the generation. Raises `PolicyError` and its kinds.
         """
@@ -70,16 +70,16 @@ class Endpoint:
         try:
             reader = EventReader(answer.headers.get("content-type", ""), where)
             while part:
-                for event in reader.read(part):
-                    hear(event)
+                for event, data in reader.read(part):
+                    hear(event, data)
                 if reader.done:
                     await _linger(answer)
                     return
                 if len(part) >= LONGEST_PART:
                     await asyncio.sleep(0)  # others' turn
                 part = await answer.part()
-            for event in reader.rest():
-                hear(event)
+            for event, data in reader.rest():
+                hear(event, data)
         except TimeoutError as error:
             raise PolicyError(
                 f"{where} stalled in the middle of its answer: nothing came for {self._patience.silence_s:g} s."

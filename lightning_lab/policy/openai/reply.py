@@ -15,18 +15,15 @@ import numpy as np
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.openai.endpoint import Endpoint
-from lightning_lab.policy.openai.events import Choice, Event, prompt_ids_of, text_of, tokens_of
+from lightning_lab.policy.openai.events import Buffer, Choice, Event, Said, logprobs_of, prompt_ids_of, text_of
 from lightning_lab.policy.openai.faults import error_words, fault
 from lightning_lab.policy.openai.told import ToldTokens
 from lightning_lab.records import Floats, Ids, Message
 
-_SILENT = Choice()
 _MOST_TOKENS = 10_000_000
 """More than any context: a larger count is an error of the endpoint's, and would fill the memory with ids of -1."""
 _LENGTH = "length"
 _BROKEN = ("abort", "error")
-_REASONING = ("reasoning_content", "reasoning")
-"""Names of the field that carries reasoning; servers know one of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,51 +136,47 @@ class EndpointReply:
         count = self._usage.get(name)
         return count if type(count) is int and 0 <= count <= _MOST_TOKENS else None
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: Event, source: Buffer) -> None:
         self._known = None
         if event.error:
             code = event.error.get("code") if isinstance(event.error, Mapping) else None
             raise fault(code if isinstance(code, int) else 500, error_words(event.error), where="The endpoint")
         if isinstance(event.usage, dict):
             self._usage = event.usage
-        choice = event.choices[0] if event.choices else _SILENT
         if self._prompt is None:
-            told = prompt_ids_of(event.prompt_token_ids)
-            self._prompt = told if told is not None else prompt_ids_of(choice.prompt_token_ids)
-        said = self._say(choice.delta or choice.message or {"content": choice.text})
-        self._count(choice, said)
+            self._prompt = prompt_ids_of(event.prompt_token_ids)
+        if event.choices:
+            self._hear_choice(event.choices[0], source)
+
+    def _hear_choice(self, choice: Choice, source: Buffer) -> None:
+        if self._prompt is None:
+            self._prompt = prompt_ids_of(choice.prompt_token_ids)
+        said = self._say(choice.delta or choice.message or Said(content=choice.text))
+        logprobs, ids = logprobs_of(choice.logprobs), choice.token_ids or []
+        self._untold = self._untold or (said and not ids)
+        if ids or logprobs is not None:
+            self._told.add(ids, logprobs, source)
         self._finish_reason = choice.finish_reason or self._finish_reason
         if isinstance(choice.stop_reason, str):
             self._stopped_by = choice.stop_reason
 
-    def _say(self, delta: Mapping[str, Any]) -> bool:
+    def _say(self, said: Said) -> bool:
         """Add what was said; whether that was anything."""
-        reasoning = self._think(delta)
-        content = text_of(delta.get("content") or "")
-        self._content.append(content)
-        calls = delta.get("tool_calls") or []
+        reasoning = said.reasoning_content or said.reasoning
+        if reasoning:
+            self._endpoint.reasoning_field = "reasoning_content" if said.reasoning_content else "reasoning"
+            self._reasoning.append(text_of(reasoning))
+        if said.content:
+            self._content.append(text_of(said.content))
+        calls = said.tool_calls or ()
         for at, call in enumerate(calls):
             self._call(int(call.get("index") or at), call.get("function") or {})
-        return bool(reasoning or content or calls)
-
-    def _think(self, delta: Mapping[str, Any]) -> bool:
-        for name in _REASONING:
-            if thought := delta.get(name):
-                self._endpoint.reasoning_field = name
-                self._reasoning.append(text_of(thought))
-                return True
-        return False
+        return bool(reasoning or said.content or calls)
 
     def _call(self, index: int, function: Mapping[str, Any]) -> None:
         call = self._tool_calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
         call["name"] += function.get("name") or ""
         call["arguments"] += function.get("arguments") or ""
-
-    def _count(self, choice: Choice, said: bool) -> None:
-        tokens, ids = tokens_of(choice.logprobs), choice.token_ids or []
-        self._untold = self._untold or (said and not ids)
-        if ids or tokens is not None:
-            self._told.add(ids, tokens)
 
 
 def _whole(ids: Ids) -> bool:

@@ -6,12 +6,13 @@ when the event loop would stand still for it.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from lightning_lab.policy.openai.events import Token, id_array
+from lightning_lab.policy.openai.events import Buffer, id_array, texts_of
 from lightning_lab.records import Floats, Ids
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -19,7 +20,6 @@ _AT_ONCE = 1024
 """Tokens that are made an array."""
 _UNKNOWN_LOGPROB = -9999.0
 """OpenAI's number for a token whose log-prob it does not know."""
-_SILENT = Token()
 
 
 class ToldTokens:
@@ -31,22 +31,23 @@ class ToldTokens:
         self._ids: list[Ids] = []
         self._new_ids: list[int | None] = []
         self._logprobs: list[Floats] = []
-        self._tokens: list[Token] = []
-        self._settled = 0
-        """Tokens whose log-probs are in an array."""
-        self._named = False
+        self._new_logprobs: list[float | None] = []
+        self._count = 0
+        """Tokens of whose log-probs was told, if only by silence."""
+        self._sources: list[tuple[Buffer, int]] = []
+        """What names the tokens, and how many of them; empty bytes for tokens without names."""
 
-    def add(self, ids: list[int | None], tokens: list[Token] | None) -> None:
-        """What one event told."""
-        if tokens is None:
-            tokens = [_SILENT] * len(ids)
-        else:
-            self._named = True
-        if len(tokens) != len(ids) and self.shifted is None:
-            self.shifted = len(self._tokens)
+    def add(self, ids: list[int | None], logprobs: list[float | None] | None, source: Buffer) -> None:
+        """What one event told; ``source``: the event itself."""
+        if logprobs is None:
+            logprobs, source = [None] * len(ids), b""
+        if len(logprobs) != len(ids) and self.shifted is None:
+            self.shifted = self._count
+        self._count += len(logprobs)
+        self._sources.append((source, len(logprobs)))
         self._new_ids += ids
-        self._tokens += tokens
-        if len(self._new_ids) >= _AT_ONCE or len(self._tokens) - self._settled >= _AT_ONCE:
+        self._new_logprobs += logprobs
+        if len(self._new_ids) >= _AT_ONCE or len(self._new_logprobs) >= _AT_ONCE:
             self._settle()
 
     @property
@@ -64,13 +65,16 @@ class ToldTokens:
     @property
     def texts(self) -> list[str]:
         """One for every log-prob; empty where none was told."""
-        return [one.token or "" for one in self._tokens] if self._named else []
+        if not any(source for source, _ in self._sources):
+            return []
+        named = (texts_of(source, count) if source else [""] * count for source, count in self._sources)
+        return list(chain.from_iterable(named))
 
     def _settle(self) -> None:
         ids, self._new_ids = self._new_ids, []
-        tokens, self._settled = self._tokens[self._settled :], len(self._tokens)
-        if tokens:
-            self._logprobs.append(_numbers([one.logprob for one in tokens]))
+        logprobs, self._new_logprobs = self._new_logprobs, []
+        if logprobs:
+            self._logprobs.append(_numbers(logprobs))
         if ids:
             self._ids.append(id_array(ids))
 

@@ -49,7 +49,7 @@ class DetachedTorchLearner:
 
     def close(self) -> None:
         """The weights go with the object."""
-        self.leave()
+        self._sender.close()
 
     def update(
         self, micro_batches: Sequence[Sequence[LossRow]], *, loss: str, options: Mapping[str, Any], learning_rate: float
@@ -82,16 +82,17 @@ class DetachedTorchLearner:
         towards, device = towards or "localhost", self._model.device
         return self._sender.invite(receivers, towards=towards, device=device, deadline_s=deadline_s)
 
-    def gather(self) -> bool:
-        return self._sender.gather()
-
-    def leave(self) -> None:
-        self._sender.leave()
+    def gather(self) -> None:
+        self._sender.gather()
 
     def send(self) -> Iterator[Sequence[SharedWeight]]:
-        for part in parts(self._model.named_parameters()):
-            yield described(part)
-            self._sender.send(part)
+        try:
+            for part in parts(self._model.named_parameters()):
+                yield described(part)
+                self._sender.send(part)
+        except BaseException:
+            self._sender.close()  # who waits for more is told
+            raise
 
     @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample], *, temperature: float) -> Sequence[Floats]:
