@@ -102,4 +102,6 @@ def _key(message: Message) -> Hashable:
 
 
 def _digest(kind: str, body: str) -> bytes:
-    return hashlib.blake2b(f"{kind}\0{body}".encode(), digest_size=_HASH_BYTES).digest()
+    digest = hashlib.sha256(kind.encode() + b"\0")
+    digest.update(body.encode())
+    return digest.digest()[:_HASH_BYTES]

@@ -8,7 +8,9 @@ This is about bytes on disk only: which call *trains* as the continuation of whi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ from lightning_lab.records import Ids
 Refs = npt.NDArray[np.int64]
 """Ids in the ``contents`` table, shape [n]."""
 
+_IDS, _MESSAGES = attrgetter("ids"), attrgetter("messages")
 _FIRST_BLOCK = 1024
 _LAST_BLOCK = 1 << 18
 _MOST_LEAVES = 64
@@ -56,20 +59,21 @@ class Trail:
 
     def base(self, prompt: Ids, messages: Refs) -> Base:
         """The leaf that shares the longest prefix with ``prompt``; by messages where no id is shared."""
-        leaf, length = self._longest([leaf.ids for leaf in self._leaves], prompt)
+        leaf, length = self._longest(_IDS, prompt)
         if leaf is None:
-            leaf, _ = self._longest([leaf.messages for leaf in self._leaves], messages)
+            leaf, _ = self._longest(_MESSAGES, messages)
         if leaf is None:
             return Base(None, 0, 0)
         return Base(leaf, length, common_prefix(leaf.messages, messages))
 
     def _longest(
-        self, candidates: list[npt.NDArray[np.signedinteger]], wanted: npt.NDArray[np.signedinteger]
+        self, of: Callable[[Leaf], npt.NDArray[np.signedinteger]], wanted: npt.NDArray[np.signedinteger]
     ) -> tuple[Leaf | None, int]:
         best, length = None, 0
-        for leaf, candidate in zip(reversed(self._leaves), reversed(candidates), strict=True):  # latest first
+        for leaf in reversed(self._leaves):  # latest first
             if length == len(wanted):
                 break
+            candidate = of(leaf)
             if len(candidate) <= length or candidate[length] != wanted[length]:
                 continue  # cannot be longer than the best so far
             common = common_prefix(candidate, wanted)
