@@ -18,7 +18,15 @@ from lightning_lab.notebook.frames import Frame, FrameBuilder, Snapshot
 from lightning_lab.notebook.rows import RolloutTable
 
 MAX_FRAMES_PER_S = 10
+SHARE, LONGEST_REST_S = 0.02, 0.5
+"""Frames take about this part of the interpreter's time: where much changes each takes long, and there are fewer."""
 ACTIVE_KEY_S, IDLE_KEY_S = 1.0, 5.0
+
+
+def rest_s(took: float) -> float:
+    """How long to wait after a frame that took so many seconds of processor time."""
+    return min(max(1 / MAX_FRAMES_PER_S, took / SHARE), LONGEST_REST_S)
+
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +48,7 @@ class Bridge:
         self._source = source
         self._send = send
         self._wake = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="lightning-lab-bridge", daemon=True)
         self._builder = FrameBuilder(RolloutTable())
         self._feed: RunFeed | None = None
@@ -63,7 +71,7 @@ class Bridge:
 
     def close(self) -> None:
         """Push what is left, once more with the closed lab's state, and end. Idempotent."""
-        self._closing = True
+        self._closing.set()
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
@@ -73,7 +81,7 @@ class Bridge:
         while True:
             self._wake.wait(max(0.0, self._next_key - time.monotonic()))
             self._wake.clear()
-            closing = self._closing
+            closing, began = self._closing.is_set(), time.thread_time()
             try:
                 self._push(final=closing)
             except Exception as error:
@@ -83,7 +91,8 @@ class Bridge:
                     log.exception("The panel could not be updated")
             if closing:
                 return
-            time.sleep(1 / MAX_FRAMES_PER_S)
+            took = time.thread_time() - began
+            self._closing.wait(rest_s(took))
 
     def _push(self, *, final: bool) -> None:
         feed = self._source.feed()

@@ -19,8 +19,8 @@ from lightning_lab.records import Event, Rollout, Run, Step
 from lightning_lab.store import COMMON, Redaction, Store
 
 _PAGE = 10_000
-_KINDS = ("rollout", "call", "step", "phase", "attempt", "tamper", "evaluation")
-"""Events that change what is shown."""
+_KINDS = ("rollout", "step", "phase", "attempt", "tamper", "evaluation")
+"""Events that change what is shown, beside those of calls, which only count."""
 _READ = 2_000
 """Characters of a prompt that are looked at; a row shows fewer."""
 _PROBLEMS_S, _PROBLEMS_SHARE = 2.0, 0.05
@@ -48,12 +48,14 @@ class RunFeed:
         self._problems_due = 0.0
         self._problems_of: tuple[int, bool] | None = None
         self._seq = 0
+        self._called: int | None = None
+        """The last event of a call whose rollout shows it; None before the first look."""
         self._lock = threading.RLock()
 
     def refresh(self) -> None:
         """Catch up with what is committed."""
         with self._lock:
-            changed = _Changed()
+            changed, called = _Changed(), self._new_calls()
             for event in self._new_events():
                 if event.run_id == self.run_id:
                     self._take(event, changed)
@@ -65,8 +67,7 @@ class RunFeed:
                 self._read_merged(self._steps[known:], changed)
             if changed.rollouts:
                 self._read_rollouts(changed)
-            if called := changed.called - changed.rollouts.keys():
-                self._count_calls(called)
+            self._count_calls({id_: totals for id_, totals in called.items() if id_ not in changed.rollouts})
 
     def snapshot(
         self, *, lab: str, lab_state: str, admission: AdmissionState = _NOBODY, paused: bool = False
@@ -130,14 +131,19 @@ class RunFeed:
             more = len(page) == _PAGE
             page = self._store.events(after=self._seq, kind=_KINDS, limit=_PAGE) if more else []
 
+    def _new_calls(self) -> Mapping[str, tuple[int, int]]:
+        """Totals of the rollouts that called; at the first look all rollouts are read anyway."""
+        before, self._called = self._called, self._store.last_event(self.run_id, "call")
+        if before is None or before == self._called:
+            return {}
+        return self._store.called(self.run_id, after=before, upto=self._called)
+
     def _take(self, event: Event, changed: _Changed) -> None:
         match event.kind:
             case "rollout":
                 changed.rollouts[event.subject] = int(event.data["row"])
                 # Rollouts sample from the version that is published when they are created.
                 changed.versions.setdefault(event.subject, self._version)
-            case "call":
-                changed.called.add(str(event.data["rollout_id"]))
             case "step":
                 changed.steps = True
             case "phase":
@@ -162,9 +168,9 @@ class RunFeed:
             self.table.put(row)
             self._running.put(row)
 
-    def _count_calls(self, rollout_ids: set[str]) -> None:
+    def _count_calls(self, totals: Mapping[str, tuple[int, int]]) -> None:
         """Of rollouts of which nothing else has changed."""
-        for id_, (calls, tokens) in self._store.call_totals(list(rollout_ids)).items():
+        for id_, (calls, tokens) in totals.items():
             known = self.table.get(id_)
             if known is not None:
                 row = replace(known, calls=calls, tokens=tokens)
@@ -183,7 +189,6 @@ class _Changed:
 
     def __init__(self) -> None:
         self.rollouts: dict[str, int] = {}
-        self.called: set[str] = set()
         self.versions: dict[str, int | None] = {}
         self.merged: dict[str, Merged] = {}
         self.steps = False

@@ -171,6 +171,22 @@ class Reader:
                 totals.update({row[0]: (row[1], row[2]) for row in connection.execute(sql, chunk)})
         return totals
 
+    def last_event(self, run_id: str, kind: str) -> int:
+        sql = "SELECT coalesce(max(seq), 0) FROM events WHERE run_id = ? AND kind = ?"
+        with self._snapshot() as connection:
+            return int(connection.execute(sql, (run_id, kind)).fetchone()[0])
+
+    def called(self, run_id: str, after: int, upto: int) -> dict[str, tuple[int, int]]:
+        # One row: for each row the reader would wait for the interpreter, which the gateway of a busy kernel holds.
+        sql = (
+            "SELECT json_group_array(json_array(rollout_id, calls, sampled_tokens)) FROM call_totals"
+            " WHERE rollout_id IN (SELECT json_extract(data, '$.rollout_id') FROM events"
+            " WHERE run_id = ? AND kind = 'call' AND seq > ? AND seq <= ?)"
+        )
+        with self._snapshot() as connection:
+            (found,) = connection.execute(sql, (run_id, after, upto)).fetchone()
+        return {rollout_id: (calls, tokens) for rollout_id, calls, tokens in enc.load_json(found)}
+
     def call_tokens(self, call_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
         tokens: dict[str, tuple[int, int]] = {}
         with self._snapshot() as connection:

@@ -32,3 +32,9 @@ def test_a_greeting_brings_a_key_frame_without_waiting_for_its_turn(monkeypatch:
     finally:
         pushed.close()
     assert frames.get(timeout=30).header["seq"] == 3 and frames.empty()
+
+
+def test_frames_that_take_long_are_fewer_but_never_rare() -> None:
+    assert bridge.rest_s(0.0) == bridge.rest_s(0.001) == 0.1
+    assert bridge.rest_s(0.004) == pytest.approx(0.2)
+    assert bridge.rest_s(60.0) == 0.5

@@ -210,6 +210,22 @@ def test_call_totals_of_more_rollouts_than_sql_takes_parameters(store: Store) ->
     assert len(totals) == 2000 and totals["r-1900"] == (1, 2) and totals["r-0"] == (0, 0)
 
 
+def test_who_called_since(store: Store) -> None:
+    assert store.last_event("run", "call") == 0
+    assert store.called("run", after=0, upto=100) == {}
+    store.put_rollout(rollout("r-1", "running"))
+    store.put_rollout(rollout('r-"2" 🙂', "running"))
+    store.put_rollout(rollout("r-3", "running", run_id="other"))
+    for at, rollout_id in enumerate(["r-1", "r-1", 'r-"2" 🙂', "r-3"]):
+        store.put_call(call(f"c-{at}", rollout_id=rollout_id))
+    store.put_event("log", "run").result()
+    assert (store.last_event("run", "call"), store.last_event("other", "call")) == (6, 7)
+    assert store.called("run", after=0, upto=6) == {"r-1": (2, 4), 'r-"2" 🙂': (1, 2)}
+    assert store.called("run", after=5, upto=6) == {'r-"2" 🙂': (1, 2)}
+    assert store.called("run", after=0, upto=4) == {"r-1": (2, 4)}
+    assert store.called("run", after=6, upto=6) == {}
+
+
 def test_counting_needs_no_scan(store: Store) -> None:
     """However many rollouts: the panel asks ten times a second."""
     connection = sqlite3.connect(store.path)
