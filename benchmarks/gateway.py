@@ -56,7 +56,7 @@ from gateway_processes import (
 )
 
 WARM = Load(2000, 200, 32, 1.0)
-TURNS = 2
+TURNS = 4
 PARTS = ("2k", "30k", "inflight", "long", "busy")
 MODES = ("thread", "process")
 THREADS = {"loop": "lightning-lab-gateway", "writer": "store-writer", "panel": "lightning-lab-bridge"}

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import resources
@@ -16,7 +16,7 @@ from pathlib import Path
 import lightning_lab
 
 _INSTALLERS = 4
-"""Programs that are installed at one time."""
+"""Agents that are installed at one time."""
 _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
@@ -186,15 +186,10 @@ def _install_harnesses(options: argparse.Namespace) -> int:
         except HarnessError as error:
             return error
 
-    return _installed(attempt, options.names or tuple(PROFILES))
-
-
-def _installed(attempt: Callable[[str], str | Exception], names: Sequence[str]) -> int:
-    """What each attempt said → the exit status."""
     failed = 0
     with ThreadPoolExecutor(_INSTALLERS) as pool:  # they mostly wait for the network
-        for said in pool.map(attempt, names):
-            if isinstance(said, Exception):
+        for said in pool.map(attempt, options.names or PROFILES):
+            if isinstance(said, HarnessError):
                 failed |= _fail(str(said))
             else:
                 print(said, flush=True)
@@ -216,20 +211,18 @@ def _list_engines(options: argparse.Namespace) -> int:
 
 
 def _install_engines(options: argparse.Namespace) -> int:
-    """All at one time: each is in an environment of its own."""
     from lightning_lab.policy.base import PolicyError
     from lightning_lab.policy.engines.installing import install
 
-    def attempt(name: str) -> str | PolicyError:
+    for name in options.names:
         began = time.monotonic()
         try:
             environment = install(name)
         except PolicyError as error:
-            return error
+            return _fail(str(error))
         kind, took = "CPU" if environment.cpu else "CUDA", time.monotonic() - began
-        return f"{name} {environment.version} ({kind}): {environment.python}, there in {took:.0f} s"
-
-    return _installed(attempt, options.names)
+        print(f"{name} {environment.version} ({kind}): {environment.python}, there in {took:.0f} s", flush=True)
+    return 0
 
 
 def _tokenizers(options: argparse.Namespace) -> int:
