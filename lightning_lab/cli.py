@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import resources
@@ -16,7 +16,7 @@ from pathlib import Path
 import lightning_lab
 
 _INSTALLERS = 4
-"""Agents that are installed at one time."""
+"""Programs that are installed at one time."""
 _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
@@ -186,10 +186,15 @@ def _install_harnesses(options: argparse.Namespace) -> int:
         except HarnessError as error:
             return error
 
+    return _installed(attempt, options.names or tuple(PROFILES))
+
+
+def _installed(attempt: Callable[[str], str | Exception], names: Sequence[str]) -> int:
+    """What each attempt said → the exit status."""
     failed = 0
     with ThreadPoolExecutor(_INSTALLERS) as pool:  # they mostly wait for the network
-        for said in pool.map(attempt, options.names or PROFILES):
-            if isinstance(said, HarnessError):
+        for said in pool.map(attempt, names):
+            if isinstance(said, Exception):
                 failed |= _fail(str(said))
             else:
                 print(said, flush=True)
@@ -211,18 +216,20 @@ def _list_engines(options: argparse.Namespace) -> int:
 
 
 def _install_engines(options: argparse.Namespace) -> int:
+    """All at one time: each is in an environment of its own."""
     from lightning_lab.policy.base import PolicyError
     from lightning_lab.policy.engines.installing import install
 
-    for name in options.names:
+    def attempt(name: str) -> str | PolicyError:
         began = time.monotonic()
         try:
             environment = install(name)
         except PolicyError as error:
-            return _fail(str(error))
+            return error
         kind, took = "CPU" if environment.cpu else "CUDA", time.monotonic() - began
-        print(f"{name} {environment.version} ({kind}): {environment.python}, there in {took:.0f} s", flush=True)
-    return 0
+        return f"{name} {environment.version} ({kind}): {environment.python}, there in {took:.0f} s"
+
+    return _installed(attempt, options.names)
 
 
 def _tokenizers(options: argparse.Namespace) -> int:

@@ -378,8 +378,12 @@ class SendsWeights(Protocol):
         """
         ...
 
-    def gather(self) -> None:
-        """Wait until all have joined. Raises `PolicyError`."""
+    def gather(self) -> bool:
+        """Whether all have joined, after a moment; asked until they have. Raises `PolicyError` at the deadline."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the group, so that nobody waits for this end of it. Idempotent."""
         ...
 
     def send(self) -> Iterator[Sequence[SharedWeight]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,6 +160,11 @@ def test_the_ranks_send_what_they_learned_to_the_server(bench: Bench, monkeypatc
         result = policy.update([rows], loss="ppo_clip", options={}, learning_rate=1e-3)
         told = policy.publish(policy.version + 1)
         assert not result.metrics["skipped"] and told["parity_logprob_max"] < 1e-3
+    meeting = learner.invite(1, towards="", deadline_s=60.0)
+    socket.create_connection((meeting["host"], meeting["port"])).close()
+    learner.leave()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((meeting["host"], meeting["port"]))
 
 
 def test_a_rank_that_dies_in_an_update_costs_no_step_of_the_run(bench: Bench) -> None:

@@ -52,11 +52,11 @@ class Group:
         self._deadline_s = meeting.deadline_s
         timeout = timedelta(seconds=meeting.deadline_s)
         own = PrefixStore(meeting.token, store)
-        everybody = [f"here/{one}" for one in range(meeting.size)]
         make = _nccl if meeting.backend == "nccl" else _gloo
         try:
-            own.set(everybody[rank], "")
-            _wait_for(own, everybody, timeout)
+            own.set(_here(rank), "")
+            if missing := absent(meeting, store, meeting.deadline_s):
+                raise GroupError(missing)
             self._backend: Any = make(meeting, own, rank, timeout)
         except (OSError, RuntimeError) as error:
             raise GroupError(_first_line(error)) from error
@@ -91,7 +91,9 @@ def invited(receivers: int, *, towards: str, backend: str, deadline_s: float) ->
         store = TCPStore(host, port, None, True, timeout, False, master_listen_fd=listener.detach())
     except (OSError, RuntimeError) as error:
         raise GroupError(_first_line(error)) from error
-    return Meeting(host, port, secrets.token_hex(16), receivers + 1, backend, deadline_s), store
+    meeting = Meeting(host, port, secrets.token_hex(16), receivers + 1, backend, deadline_s)
+    PrefixStore(meeting.token, store).set(_here(0), "")
+    return meeting, store
 
 
 def joined(meeting: Meeting, rank: int) -> Group:
@@ -105,6 +107,17 @@ def joined(meeting: Meeting, rank: int) -> Group:
     return Group(meeting, rank, store)
 
 
+def absent(meeting: Meeting, store: Store, wait_s: float) -> str:
+    """Waits for all, so many seconds at most → who has not come, in words; nothing: all are there."""
+    own, members = PrefixStore(meeting.token, store), [_here(rank) for rank in range(meeting.size)]
+    try:
+        own.wait(members, timedelta(seconds=wait_s))
+        return ""
+    except RuntimeError:
+        count = sum(not own.check([one]) for one in members)
+        return f"{count} of {meeting.size} members did not join within {meeting.deadline_s:g} s" if count else ""
+
+
 def address_towards(host: str) -> str:
     """This machine's address on the way to ``host``; nothing is sent. Raises `OSError`."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -113,16 +126,8 @@ def address_towards(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _wait_for(store: Store, members: list[str], timeout: timedelta) -> None:
-    try:
-        store.wait(members, timeout)
-    except RuntimeError:
-        missing = [one for one in members if not store.check([one])]
-        if missing:
-            raise GroupError(
-                f"{len(missing)} of {len(members)} members did not join within {timeout.total_seconds():g} s"
-            ) from None
-        raise
+def _here(rank: int) -> str:
+    return f"here/{rank}"
 
 
 def _failure(works: list[Any], deadline_s: float) -> str:

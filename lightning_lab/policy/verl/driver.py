@@ -99,8 +99,11 @@ class Driver:
     def invite(self, receivers: int, towards: str, deadline_s: float) -> Any:
         return self._ranks.all("invite", receivers, towards, deadline_s)[0]
 
-    def gather(self) -> None:
-        self._ranks.all("gather")
+    def gather(self) -> bool:
+        return all(self._ranks.all("gather"))
+
+    def leave(self) -> None:
+        self._ranks.all("leave")
 
     def offer(self, first: bool) -> list[SharedWeight]:
         return list(self._ranks.all("offer", first)[0])

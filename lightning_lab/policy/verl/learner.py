@@ -146,8 +146,12 @@ class VerlLearner:
         told: Mapping[str, Any] = self._ask("invite", receivers, towards or socket.gethostname(), deadline_s)
         return told
 
-    def gather(self) -> None:
-        self._ask("gather")
+    def gather(self) -> bool:
+        return bool(self._ask("gather"))
+
+    def leave(self) -> None:
+        if self._driver is not None:  # else rank 0 is gone, and its end with it
+            self._ask("leave")
 
     def send(self) -> Iterator[Sequence[SharedWeight]]:
         """In the dtype that is published."""

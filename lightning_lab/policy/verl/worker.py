@@ -99,9 +99,11 @@ class LearnerWorker(TrainingWorker):  # type: ignore[misc]
         device = torch.device(get_device_id())
         return self._sender.invite(receivers, towards=towards, device=device, deadline_s=deadline_s)
 
-    def gather(self) -> None:
-        if self.rank == 0:
-            self._sender.gather()
+    def gather(self) -> bool:
+        return self.rank != 0 or self._sender.gather()
+
+    def leave(self) -> None:
+        self._sender.leave()
 
     def offer(self, first: bool) -> list[SharedWeight]:
         """What `send` sends next."""

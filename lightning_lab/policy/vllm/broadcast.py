@@ -49,10 +49,14 @@ class Broadcast:
         first = {replica: 1 + sum(sizes[:place]) for place, replica in enumerate(members)}
         joining = replicas.begin(lambda replica: _join(replica, told, first[replica]))
         try:
-            self._learner.gather()
-        except PolicyError as error:
-            raise _reason(error, joining) from error
-        finished(joining)
+            while not self._learner.gather():
+                finished([one for one in joining if one.done()])  # nobody waits for one that refuses
+            finished(joining)
+        except BaseException as error:
+            self._learner.leave()  # first: no server waits in the group then
+            if isinstance(error, PolicyError):
+                raise _reason(error, joining) from error
+            raise
         self._members = members
 
     def weights(self, replicas: Replicas) -> Iterator[Sequence[SharedWeight]]:
@@ -63,9 +67,12 @@ class Broadcast:
                 finished(taking)
                 taking = replicas.begin(partial(_take, weights=weights))
                 yield weights
-        except PolicyError as error:
-            raise _reason(error, taking) from error
-        finished(taking)
+            finished(taking)
+        except BaseException as error:
+            self._learner.leave()
+            if isinstance(error, PolicyError):
+                raise _reason(error, taking) from error
+            raise
         self._members = members
 
 

@@ -1,31 +1,27 @@
-"""The servers of one policy together: begun, frozen, given other weights, or none of them."""
+"""The servers of one policy together: begun, begun again, given other weights, or none of them."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import tempfile
-import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_lab.policy.base import Chunk, PolicyError
+from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.engines.versions import check_version
 from lightning_lab.policy.vllm.connection import Connection, Loop
 from lightning_lab.policy.vllm.errors import EngineDiedError, PublishError
+from lightning_lab.policy.vllm.reloading import load, tell_version, told_version
 from lightning_lab.policy.vllm.replicas import Replica, Replicas
+from lightning_lab.policy.vllm.replies import Replies
 from lightning_lab.policy.vllm.server import Server
 from lightning_lab.policy.vllm.settings import Settings
-from lightning_lab.policy.vllm.streaming import Streamed
+from lightning_lab.policy.vllm.standing import Standing
 from lightning_lab.policy.vllm.transfer import Transfer, begin, end, shapes_of
 from lightning_lab.policy.vllm.weights import Weights
-from lightning_lab.policy.vllm.wire import chunk_of, generate_body
 from lightning_lab.records import Ids, Sampling
 
-_GENERATE = "/inference/v1/generate"
-_FINISHED = ("stop", "length")
 _WARM_UP = Sampling(temperature=1.0, max_tokens=1)
 
 
@@ -37,13 +33,12 @@ class Fleet:
         weights come to servers that run; None: as files."""
         self.version = self._found = 0
         self._transfer = transfer
-        self._weights, self._stop_ids, self._warm_up = weights, stop_ids, warm_up
+        self._weights, self._warm_up = weights, warm_up
         self._loop = Loop()
         self._replicas = Replicas(self._loop, self._begin, self._prepare)
+        self.standing = Standing(self._loop, self._replicas)
+        self.replies = Replies(self._loop, self._replicas, stop_ids)
         self._settings: Settings | None = None
-        self._frozen = self._asleep = False
-        self._telling = threading.Lock()
-        """Held while servers are told to stand still or to go on: who comes back meanwhile does as the others."""
 
     @property
     def replicas(self) -> Sequence[Replica]:
@@ -70,38 +65,6 @@ class Fleet:
         self._replicas.close()
         self._loop.close()
 
-    async def reply(
-        self, rollout_id: str, prompt: Ids, sampling: Sampling, *, limit: int, early: bool
-    ) -> AsyncGenerator[Chunk, None]:
-        """From any event loop; ``early``: as it is sampled, else whole. Raises `EngineDiedError`, `PromptError`,
-        `PolicyError`."""
-        here = asyncio.get_running_loop()
-        told: asyncio.Queue[Chunk | None] = asyncio.Queue()
-
-        def tell(chunk: Chunk | None) -> None:
-            with contextlib.suppress(RuntimeError):  # that loop has ended
-                here.call_soon_threadsafe(told.put_nowait, chunk)
-
-        async def reply() -> Chunk:
-            return await self._sample(self._replicas.of(rollout_id), prompt, sampling, limit, tell if early else None)
-
-        work = self._loop.submit(reply())
-        work.add_done_callback(lambda _: tell(None))
-        try:
-            while (chunk := await told.get()) is not None:
-                yield chunk
-            if work.cancelled():
-                raise PolicyError("The policy was closed while it answered.")
-            yield work.result()
-        finally:
-            work.cancel()
-
-    def replies(self, prompts: Sequence[Ids], sampling: Sampling, *, limit: int) -> list[Chunk]:
-        """Each prompt's, spread over the servers."""
-        left = [replica for replica in self.replicas if replica.failure is None]
-        work = [self._sample(left[at % len(left)], one, sampling, limit) for at, one in enumerate(prompts)]
-        return [reply.result() for reply in [self._loop.submit(one) for one in work]]
-
     def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The server that has the least to do; one that is started again is worth the wait."""
         replica = min(self.replicas, key=lambda one: (one.failure is not None, not one.ready, one.open_calls))
@@ -112,38 +75,15 @@ class Fleet:
 
         return self._loop.wait(ask())
 
-    def freeze(self) -> None:
-        """Sample nothing more; calls stay open in the servers. Idempotent."""
-        self._frozen = True  # first: a server that is started again meanwhile stands still too
-        try:
-            self._tell_all("/pause?mode=keep")
-        except PolicyError:
-            with contextlib.suppress(PolicyError):
-                self.thaw()  # those that stand still
-            raise
-
-    def thaw(self) -> None:
-        """Go on; who sleeps wakes. Idempotent."""
-        if not (self._frozen or self._asleep):
-            return
-        self._wake()
-        self._frozen = False  # first: so does one that is started again meanwhile
-        self._tell_all("/resume")
-
-    def sleep(self) -> None:
-        """Give the memory of weights and caches back until `thaw` or `switch`; calls stay open. On a CPU it stays."""
-        self._frozen = self._asleep = True
-        self._tell_all("/sleep?level=1&mode=keep")
-
     def switch(self, directory: Path, version: int) -> None:
         """All servers to the learner's weights, or none; sampling goes on afterwards in any case.
 
         ``directory`` has them as files. Raises `PublishError`.
         """
         earlier = self._weights.current
-        self.freeze()
+        self.standing.freeze()
         try:
-            self._wake()
+            self.standing.wake()
             try:
                 if self._transfer is None:
                     self._replicas.each(partial(self._reload, directory=directory))
@@ -159,26 +99,11 @@ class Fleet:
             self._weights.adopt(directory)
             self.version = version
         finally:
-            self.thaw()
+            self.standing.thaw()
 
     def _reload(self, replica: Replica, *, directory: Path) -> None:
         self._loop.wait(replica.wait_ready())
-        self._load(replica, directory)
-
-    def _load(self, replica: Replica, directory: Path) -> None:
-        post = replica.connection.post
-
-        async def load() -> None:
-            replica.holds = None
-            try:
-                await post("/collective_rpc", _reload("load_published", directory), timeout_s=None)  # in `engine_side`
-            except PolicyError:
-                if replica.server is not None:
-                    raise
-                await post("/collective_rpc", _reload("reload_weights", directory), timeout_s=None)
-            replica.holds = directory
-
-        self._loop.wait(load())
+        self._loop.wait(load(replica, directory))
 
     def _hand_over(self, transfer: Transfer, directory: Path) -> None:
         given: dict[str, tuple[int, ...]] = {}
@@ -197,18 +122,7 @@ class Fleet:
     def _finish(self, replica: Replica, *, directory: Path, version: int) -> None:
         if replica.holds != directory:
             raise EngineDiedError(f"{replica.name} was started again meanwhile, with the weights before.")
-        self._name(replica, version=version)
-
-    def _name(self, replica: Replica, *, version: int) -> None:
-        """The weights' version, and nothing cached of others."""
-        post = replica.connection.post
-
-        async def name() -> None:
-            await post("/update_weight_version", {"new_version": str(version)})
-            await post("/reset_prefix_cache?reset_running_requests=true")
-
-        self._loop.wait(name())
-        replica.version = version
+        self._loop.wait(tell_version(replica, version))
 
     def _put_back(self, directory: Path, version: int, reason: PolicyError) -> None:
         try:
@@ -230,7 +144,7 @@ class Fleet:
             foreign = self.version == self._found > 0  # somebody else's, of which there are no files here
             if replica.holds is not None and not foreign:
                 self._reload(replica, directory=directory)
-                self._name(replica, version=self.version)
+                self._loop.wait(tell_version(replica, self.version))
             elif replica.server is None:
                 words = f"{replica.name} may hold a mixture of weights, or others than before. Start it again."
                 self._loop.wait(replica.give_up(EngineDiedError(words)))
@@ -243,57 +157,6 @@ class Fleet:
                 except PolicyError as error:
                     replica.failure = error
                     raise
-
-    async def _sample(
-        self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int, tell: Callable[[Chunk], None] | None = None
-    ) -> Chunk:
-        """The reply; with ``tell``, what was not told of it before."""
-        await replica.wait_ready()
-        return await self._answer(replica, prompt, sampling, limit, tell)
-
-    async def _answer(
-        self, replica: Replica, prompt: Ids, sampling: Sampling, limit: int, tell: Callable[[Chunk], None] | None = None
-    ) -> Chunk:
-        version, greedy = replica.version, sampling.temperature == 0
-        salt, stream = f"version {version}", tell is not None
-        body = generate_body(prompt, sampling, limit=limit, stop_ids=self._stop_ids, salt=salt, stream=stream)
-        try:
-            with replica.call() as connection:
-                if tell is None:
-                    answer = await connection.post(_GENERATE, body, timeout_s=None)
-                    chunk = chunk_of(answer, version=version, greedy=greedy)
-                else:
-                    reply = Streamed(version, greedy=greedy)
-                    async for event in connection.events(_GENERATE, body):
-                        if (sure := reply.add(event, replica.version)) is not None:
-                            tell(sure)
-                    chunk = reply.rest(replica.name)
-        except EngineDiedError:
-            if replica.server is None:
-                self._replicas.lost(replica)
-            raise
-        if chunk.finish_reason not in _FINISHED:
-            raise PolicyError(f"{replica.name} broke a reply off (finish reason {chunk.finish_reason!r}).")
-        return chunk
-
-    def _tell_all(self, path: str) -> None:
-        def tell(replica: Replica) -> None:
-            try:
-                if replica.ready:
-                    self._loop.wait(replica.connection.post(path))
-                    replica.stands = path != "/resume"
-            except EngineDiedError:
-                if replica.server is None:
-                    raise  # else it is started again, and finds things as they are then
-
-        with self._telling:
-            self._replicas.each(tell)
-
-    def _wake(self) -> None:
-        if self._asleep:
-            self._tell_all("/wake_up")
-            self._asleep = False
-            self._tell_all("/pause?mode=keep")  # waking resumes
 
     def _local(self, name: str, directory: Path, python: Path, place: Mapping[str, str]) -> Replica:
         assert self._settings is not None
@@ -318,12 +181,7 @@ class Fleet:
         """Ready: in a version that the lab knows, with weights named by theirs, and the first reply behind it."""
         told = self._loop.wait(replica.connection.get("/version"))
         check_version("vllm", str(told.get("version")), where=replica.name)
-        paused = bool(self._loop.wait(replica.connection.get("/is_paused")).get("is_paused"))
-        if paused and not (self._frozen or replica.stands):
-            raise PolicyError(
-                f"{replica.name} is paused, perhaps by a lab that was killed. Let it go on (POST /wake_up, /resume), "
-                "then open this lab again."
-            )
+        paused = self.standing.paused(replica)
 
         async def prepare() -> None:
             if replica.server is not None:  # others' servers tell themselves which weights they have
@@ -332,26 +190,18 @@ class Fleet:
             if self._transfer is not None:
                 await self._transfer.prepare(replica)
             if not paused:
-                await self._answer(replica, self._warm_up, _WARM_UP, 1)
+                await self.replies.of(replica, self._warm_up, _WARM_UP, 1)
 
         # Who was away may have come back with its first weights.
         if replica.server is None and self.version > self._found:
-            self._load(replica, self._weights.current)
-            self._name(replica, version=self.version)
+            self._loop.wait(load(replica, self._weights.current))
+            self._loop.wait(tell_version(replica, self.version))
         elif replica.server is None:
-            replica.version = self._told_version(replica)
+            replica.version = self._loop.wait(told_version(replica))
         elif replica.holds != self._weights.current:  # others were published while it started
-            self._load(replica, self._weights.current)
+            self._loop.wait(load(replica, self._weights.current))
         self._loop.wait(prepare())
-        with self._telling:
-            if self._frozen or paused:
-                self._loop.wait(replica.connection.post("/pause?mode=keep" if self._frozen else "/resume"))
-            replica.ready, replica.stands = True, self._frozen
-
-    def _told_version(self, replica: Replica) -> int:
-        """Of the weights that somebody else's server has; 0 where nobody named them."""
-        told = str(self._loop.wait(replica.connection.get("/weight_info")).get("weight_version"))
-        return int(told) if told.isdigit() else 0
+        self.standing.admit(replica, paused=paused)
 
     def _answers(self, connection: Connection) -> Callable[[], bool]:
         def answers() -> bool:
@@ -362,10 +212,6 @@ class Fleet:
             return True
 
         return answers
-
-
-def _reload(method: str, directory: Path) -> dict[str, Any]:
-    return {"method": method, "kwargs": {"weights_path": str(directory)}}
 
 
 def private_directory() -> Path:

@@ -208,7 +208,7 @@ class VllmPolicy:
         if len(prompt) == 0:
             raise PromptError("The prompt is empty: there is nothing to continue.")
         limit = room if sampling.max_tokens is None else max(1, min(room, sampling.max_tokens))
-        reply = self._servers.reply(rollout_id, prompt, sampling, limit=limit, early=not self._served)
+        reply = self._servers.replies.to(rollout_id, prompt, sampling, limit=limit, early=not self._served)
         async with contextlib.aclosing(reply):
             async for chunk in reply:
                 yield chunk
@@ -219,11 +219,11 @@ class VllmPolicy:
 
     def freeze(self) -> None:
         """Sample nothing more; open generations stay open in the servers. Idempotent."""
-        self._servers.freeze()
+        self._servers.standing.freeze()
 
     def thaw(self) -> None:
         """Go on where `freeze` stopped. Idempotent."""
-        self._servers.thaw()
+        self._servers.standing.thaw()
 
     def update(
         self, micro_batches: Sequence[Sequence[LossRow]], *, loss: str, options: Mapping[str, Any], learning_rate: float
@@ -231,7 +231,7 @@ class VllmPolicy:
         """One step of the learner; servers that share its memory sleep meanwhile."""
         self._probes = probes_of(micro_batches) or self._probes
         if self._collocated:
-            self._servers.sleep()
+            self._servers.standing.sleep()
         return self._own_learner.update(micro_batches, loss=loss, options=options, learning_rate=learning_rate)
 
     def publish(self, version: int) -> Mapping[str, float]:
@@ -284,7 +284,7 @@ class VllmPolicy:
     def _parity(self) -> Mapping[str, float]:
         """Of what the servers sample now, on what was just learned; nothing where one dies over it: it is published."""
         try:
-            replies = self._servers.replies(self._probes, PROBE_SAMPLING, limit=PROBE_TOKENS)
+            replies = self._servers.replies.to_all(self._probes, PROBE_SAMPLING, limit=PROBE_TOKENS)
         except PolicyError:
             _log.exception("Log-prob parity could not be measured")
             return {}

