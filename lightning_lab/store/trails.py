@@ -53,7 +53,8 @@ class Trail:
     """The leaves of one rollout attempt."""
 
     def __init__(self) -> None:
-        self._leaves: list[Leaf] = []
+        self._leaves: dict[int, Leaf] = {}
+        """By their call, oldest first."""
         self.nbytes = 0
         """Memory that it keeps."""
 
@@ -70,7 +71,7 @@ class Trail:
         self, of: Callable[[Leaf], npt.NDArray[np.signedinteger]], wanted: npt.NDArray[np.signedinteger]
     ) -> tuple[Leaf | None, int]:
         best, length = None, 0
-        for leaf in reversed(self._leaves):  # latest first
+        for leaf in reversed(self._leaves.values()):  # latest first
             if length == len(wanted):
                 break
             candidate = of(leaf)
@@ -88,11 +89,11 @@ class Trail:
         if covered is not None and (base.ids, base.messages) == (len(covered.ids), len(covered.messages)):
             self._drop(covered)
         elif len(self._leaves) == _MOST_LEAVES:
-            self._drop(self._leaves[0])
-        self._leaves.append(leaf)
+            self._drop(next(iter(self._leaves.values())))
+        self._leaves[leaf.call] = leaf
 
     def _drop(self, leaf: Leaf) -> None:
-        self._leaves = [other for other in self._leaves if other is not leaf]
+        del self._leaves[leaf.call]
         self.nbytes -= leaf.nbytes
 
 

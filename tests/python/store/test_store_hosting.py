@@ -108,12 +108,14 @@ def test_order_of_puts_is_order_of_commits(store: Store, loop: Loop, writers: li
         for at in range(200):
             put(f"c-other-{at}", (1, at))
 
+    loop.do(lambda: put("c-first", (1, 2)))
+    futures[0].result(20)
     other = threading.Thread(target=elsewhere)
     other.start()
     for at in range(200):
         loop.do(lambda at=at: put(f"c-{at}", np.arange(1 << 16) if at % 50 == 0 else (1, 2, at)))
     other.join()
-    assert [future.result(20) for future in futures] == list(range(1, 401))
+    assert [future.result(20) for future in futures] == list(range(1, 402))
     assert {thread for step, thread in writers if step != "commit"} == {LOOP, WRITER}
     assert {thread for step, thread in writers if step == "commit"} == {WRITER}
 
