@@ -143,4 +143,7 @@ def _asks_for_summary(request: Request) -> bool:
 def _speaks_of(pattern: re.Pattern[str], message: Message) -> bool:
     """Whether the message begins with such an instruction; what follows may be any text."""
     opening = message.content[:_OPENING].lower()
-    return any(word in opening for word in _WORDS) and pattern.search(opening) is not None
+    for word in _WORDS:
+        if word in opening:
+            return pattern.search(opening) is not None
+    return False

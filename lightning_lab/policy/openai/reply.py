@@ -32,6 +32,8 @@ class _Sampled:
 
     ids: Ids
     logprobs: Floats
+    lost: int
+    """How many were sampled and not told: they stand in front."""
 
 
 class EndpointReply:
@@ -111,7 +113,7 @@ class EndpointReply:
         told = {
             "prompt_ids": self._prompt is not None and _whole(self._prompt),
             "sampled_ids": _whole(sampled.ids),
-            "logprobs": len(sampled.logprobs) == len(sampled.ids) and not np.isnan(sampled.logprobs).any(),
+            "logprobs": len(sampled.logprobs) == len(sampled.ids) and not sampled.lost and self._told.known,
         }
         return [name for name, whole in told.items() if not whole]
 
@@ -130,7 +132,7 @@ class EndpointReply:
         if lost:
             ids = np.concatenate([np.full(lost, -1, np.int32), ids])
             logprobs = np.concatenate([np.full(lost, np.nan, np.float32), logprobs])
-        return _Sampled(ids, logprobs)
+        return _Sampled(ids, logprobs, lost)
 
     def _counted(self, name: str) -> int | None:
         count = self._usage.get(name)

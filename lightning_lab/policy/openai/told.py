@@ -28,6 +28,7 @@ class ToldTokens:
     def __init__(self) -> None:
         self.shifted: int | None = None
         """Where log-probs stopped to belong to ids for sure."""
+        self._known = True
         self._ids: list[Ids] = []
         self._new_ids: list[int | None] = []
         self._logprobs: list[Floats] = []
@@ -63,6 +64,12 @@ class ToldTokens:
         return _joined(self._logprobs, np.float32)
 
     @property
+    def known(self) -> bool:
+        """Whether every log-prob that was told is a number."""
+        self._settle()
+        return self._known
+
+    @property
     def texts(self) -> list[str]:
         """One for every log-prob; empty where none was told."""
         if not any(source for source, _ in self._sources):
@@ -74,16 +81,13 @@ class ToldTokens:
         ids, self._new_ids = self._new_ids, []
         logprobs, self._new_logprobs = self._new_logprobs, []
         if logprobs:
-            self._logprobs.append(_numbers(logprobs))
+            numbers = np.array(logprobs, np.float32)
+            if not numbers.min() > _UNKNOWN_LOGPROB:  # also where one is NaN
+                numbers[numbers <= _UNKNOWN_LOGPROB] = np.nan
+                self._known = False
+            self._logprobs.append(numbers)
         if ids:
             self._ids.append(id_array(ids))
-
-
-def _numbers(told: list[float | None]) -> Floats:
-    numbers = np.array(told, np.float32)
-    if not numbers.min() > _UNKNOWN_LOGPROB:  # also where one is NaN
-        numbers[numbers <= _UNKNOWN_LOGPROB] = np.nan
-    return numbers
 
 
 def _joined(parts: list[npt.NDArray[_Scalar]], kind: type[_Scalar]) -> npt.NDArray[_Scalar]:
