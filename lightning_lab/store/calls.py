@@ -14,8 +14,8 @@ from lightning_lab.store.contents import Contents
 from lightning_lab.store.errors import UnknownIdError
 from lightning_lab.store.group import Group
 from lightning_lab.store.lru import LruBytes
-from lightning_lab.store.rebuild import rebuild_calls
-from lightning_lab.store.trails import Leaf, Trail
+from lightning_lab.store.rebuild import rebuild_last
+from lightning_lab.store.trails import FEW_LEAVES, Leaf, Trail
 
 TRAIL_BYTES = 128 * 1024 * 1024
 """Memory for the open rollouts' conversations; beyond it they are read back from the file when needed."""
@@ -99,7 +99,7 @@ class Calls:
         if trail is None:
             trail = Trail()
             group.write()
-            for call in rebuild_calls(self._connection, rollout_id, attempt):
+            for call in rebuild_last(self._connection, rollout_id, attempt, FEW_LEAVES):
                 trail.add(Leaf(call.row["n"], call.ids, call.messages), trail.base(call.prompt, call.messages))
         return trail
 

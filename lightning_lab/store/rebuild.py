@@ -23,7 +23,15 @@ from lightning_lab.store.trails import Refs
 _SELECT = """
 SELECT calls.*, call_tokens.prompt, call_tokens.sampled, call_tokens.logprobs, call_tokens.versions
 FROM {schema}.calls JOIN {schema}.call_tokens ON call_tokens.call = calls.n
-WHERE calls.rollout_id = ? AND (? IS NULL OR calls.attempt = ?) ORDER BY calls.n
+WHERE calls.rollout_id = :rollout AND (:attempt IS NULL OR calls.attempt = :attempt) ORDER BY calls.n
+"""
+_SELECT_LAST = """
+WITH RECURSIVE wanted(n) AS (
+  SELECT n FROM (SELECT n FROM calls WHERE rollout_id = :rollout AND attempt = :attempt ORDER BY n DESC LIMIT :count)
+  UNION SELECT calls.base FROM calls JOIN wanted USING (n) WHERE calls.base IS NOT NULL
+)
+SELECT calls.*, call_tokens.prompt, call_tokens.sampled, call_tokens.logprobs, call_tokens.versions
+FROM wanted JOIN calls USING (n) JOIN call_tokens ON call_tokens.call = calls.n ORDER BY calls.n
 """
 
 
@@ -46,7 +54,17 @@ def rebuild_calls(
 
     ``schema``: which of the connection's databases.
     """
-    cursor = connection.execute(_SELECT.format(schema=schema), (rollout_id, attempt, attempt))
+    wanted = {"rollout": rollout_id, "attempt": attempt}
+    return _rebuilt(connection.execute(_SELECT.format(schema=schema), wanted))
+
+
+def rebuild_last(connection: sqlite3.Connection, rollout_id: str, attempt: int, count: int) -> list[RebuiltCall]:
+    """The latest ``count`` calls of an attempt and all that they build on, in the order in which they were stored."""
+    wanted = {"rollout": rollout_id, "attempt": attempt, "count": count}
+    return _rebuilt(connection.execute(_SELECT_LAST, wanted))
+
+
+def _rebuilt(cursor: sqlite3.Cursor) -> list[RebuiltCall]:
     names = [column[0] for column in cursor.description]
     rows = [dict(zip(names, values, strict=True)) for values in cursor.fetchall()]
     ids, messages = _ids(rows), _messages(rows)

@@ -23,8 +23,10 @@ Refs = npt.NDArray[np.int64]
 _IDS, _MESSAGES = attrgetter("ids"), attrgetter("messages")
 _FIRST_BLOCK = 1024
 _LAST_BLOCK = 1 << 18
-_MOST_LEAVES = 64
-"""Ends of conversations that are compared with a new call; the oldest goes."""
+_MOST_LEAVES, _MOST_BYTES = 64, 1 << 20
+"""Ends of conversations that are compared with a new call, and their memory; the oldest goes."""
+FEW_LEAVES = 8
+"""Are kept whatever their size: an agent and its sub-agents."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,9 +90,9 @@ class Trail:
         covered = base.leaf
         if covered is not None and (base.ids, base.messages) == (len(covered.ids), len(covered.messages)):
             self._drop(covered)
-        elif len(self._leaves) == _MOST_LEAVES:
-            self._drop(next(iter(self._leaves.values())))
         self._leaves[leaf.call] = leaf
+        while len(self._leaves) > (FEW_LEAVES if self.nbytes > _MOST_BYTES else _MOST_LEAVES):
+            self._drop(next(iter(self._leaves.values())))
 
     def _drop(self, leaf: Leaf) -> None:
         del self._leaves[leaf.call]

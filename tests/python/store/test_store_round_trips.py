@@ -28,6 +28,8 @@ from store_records import (
 
 from lightning_lab.records import Break, BreakCause, Message, Outcome, Sampling, Step, Task
 from lightning_lab.store import Store, StoreError
+from lightning_lab.store.rebuild import rebuild_last
+from lightning_lab.store.trails import Leaf, Trail
 from lightning_lab.store.transaction import Transaction
 
 _numbers = itertools.count()
@@ -97,6 +99,38 @@ def test_events_and_steps(store: Store, data: dict, metrics: dict) -> None:
     read = store.steps("run")[-1]
     assert dataclasses.replace(read, metrics={}) == dataclasses.replace(put, metrics={})
     assert {k: str(v) for k, v in read.metrics.items()} == {k: str(v) for k, v in metrics.items()}  # NaN = NaN
+
+
+def test_only_the_latest_calls_and_what_they_build_on_are_read_back(store: Store) -> None:
+    """A writer that forgot a conversation costs what that conversation has, however many others the rollout had."""
+    line = turns(4, new=40)
+    others = [
+        call(f"c-other-{at}", prompt=range(9000 + at, 9100), messages=(Message(role="user", content=f"other {at}"),))
+        for at in range(6)
+    ]
+    for item in (*line[:3], *others, line[3]):
+        store.put_call(item)
+    store.flush()
+    connection = sqlite3.connect(store.path)
+    read = rebuild_last(connection, "r-1", 1, 2)
+    assert [one.row["id"] for one in read] == [*(item.id for item in line[:3]), "c-other-5", line[3].id]
+    assert read[-1].prompt.tolist() == line[3].prompt_ids.tolist()
+    assert rebuild_last(connection, "r-1", 2, 2) == []
+    connection.close()
+
+
+def test_large_conversations_side_by_side_are_kept_and_few() -> None:
+    """The ends of eight fit whatever their size; of many unrelated ones the oldest go."""
+    trail = Trail()
+    for at in range(100):
+        ids = np.full(100_000, at, np.int32)
+        trail.add(Leaf(at, ids, np.array([at])), trail.base(ids, np.array([at])))
+    assert trail.nbytes == 8 * (400_000 + 8)
+    assert trail.base(np.full(100_001, 92, np.int32), np.array([92])).ids == 100_000
+    assert trail.base(np.full(100_001, 91, np.int32), np.array([91])).leaf is None
+    longer = np.full(100_001, 92, np.int32)
+    trail.add(Leaf(200, longer, np.array([92])), trail.base(longer, np.array([92])))
+    assert trail.nbytes == 8 * (400_000 + 8) + 4
 
 
 def test_a_conversation_is_read_back_as_views_of_one_array(store: Store) -> None:
