@@ -23,7 +23,7 @@ Refs = npt.NDArray[np.int64]
 _IDS, _MESSAGES = attrgetter("ids"), attrgetter("messages")
 _FIRST_BLOCK = 1024
 _LAST_BLOCK = 1 << 18
-_MOST_LEAVES, _MOST_BYTES = 64, 1 << 20
+_MOST_LEAVES, _MOST_BYTES = 16, 1 << 20
 """Ends of conversations that are compared with a new call, and their memory; the oldest goes."""
 FEW_LEAVES = 8
 """Are kept whatever their size: an agent and its sub-agents."""
