@@ -10,7 +10,7 @@ from lightning_lab.store.transaction import Put
 
 CROWD = 2
 """Puts in one commit; beyond it there is a crowd."""
-WINDOW_S = 0.015
+WINDOW_S = 0.025
 """How long a crowd gathers: a commit is a dozen statements, however many puts it has."""
 _MOST_TOKENS = 1 << 15
 """Of a call that a loop writes: a millisecond of its time."""
