@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+from lightning_lab.records import Call
 from lightning_lab.store.transaction import Put
 
 CROWD = 2
@@ -32,8 +33,8 @@ class Host:
         if threading.get_ident() != self._thread:
             return False
         if put.method == "call":
-            _, call = put.arguments
-            return len(call.prompt_ids) + len(call.sampled_ids) <= _MOST_TOKENS
+            call = put.arguments[1]
+            return isinstance(call, Call) and len(call.prompt_ids) + len(call.sampled_ids) <= _MOST_TOKENS
         return put.method == "delivered"
 
     def ask(self) -> None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
@@ -143,7 +144,7 @@ class Writer:
             if self._host is not None or os.getpid() != self._pid:
                 return lambda: None
             self._host = host
-        return self._end_hosting
+        return partial(self._end_hosting, host)
 
     def stop(self) -> None:
         """Commit what is queued, then end the thread. Idempotent; every caller returns only when all is done."""
@@ -214,10 +215,12 @@ class Writer:
             try:
                 host.ask_from_elsewhere()
             except RuntimeError:  # the loop is closed
-                self._end_hosting()
+                self._end_hosting(host)
 
-    def _end_hosting(self) -> None:
+    def _end_hosting(self, host: Host) -> None:
         with self._state:
+            if self._host is not host:
+                return
             self._host = None
             self._called = self._called or bool(self._queue)
             self._state.notify()

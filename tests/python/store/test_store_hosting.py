@@ -128,6 +128,12 @@ def test_a_bad_record_fails_alone(store: Store, loop: Loop) -> None:
     assert all(same(left, right) for left, right in zip(store.calls("r-1"), good, strict=True))
 
 
+def test_what_is_no_record_is_refused_in_its_future(store: Store, loop: Loop) -> None:
+    refused, stored = loop.do(lambda: [store.put_call(None), store.put_call(call("c-1"))])  # type: ignore[arg-type]
+    assert isinstance(refused.exception(20), StoreError)
+    assert stored.result(20) == 1
+
+
 def test_nobody_waits_for_a_loop_that_stands_still(store: Store, loop: Loop, writers: list[tuple[str, str]]) -> None:
     go, put = threading.Event(), threading.Event()
 
@@ -180,6 +186,16 @@ def test_afterwards_the_thread_writes(store: Store, loop: Loop, writers: list[tu
     loop.end_hosting()
     loop.do(lambda: store.put_call(call("c-1"))).result(20)
     assert writers == [("call", WRITER), ("commit", WRITER)]
+
+
+def test_hosting_that_has_ended_ends_no_other(store: Store, loop: Loop, writers: list[tuple[str, str]]) -> None:
+    loop.end_hosting()
+    second = Loop(store)
+    loop.end_hosting()
+    second.do(lambda: store.put_call(call("c-1"))).result(20)
+    second.end_hosting()
+    second.stop()
+    assert writers[0] == ("call", LOOP)
 
 
 def test_a_second_loop_is_anybody(store: Store, loop: Loop, writers: list[tuple[str, str]]) -> None:
