@@ -1,8 +1,8 @@
 """The push side of the panel: a thread that turns what the store committed into frames.
 
-At most `MAX_FRAMES_PER_S`, because the Jupyter server silently drops messages above its limit; coalesced, so that a
-burst costs frames of more rows, never more frames; and a key frame when nothing happens, so that a panel that was
-just reloaded, while the kernel is busy and cannot answer, still fills.
+At most `MAX_FRAMES_PER_S`, because the Jupyter server silently drops messages above its limit, and fewer where they
+take long; coalesced, so that a burst costs frames of more rows, never more frames; and a key frame when nothing
+happens, so that a panel that was just reloaded, while the kernel is busy and cannot answer, still fills.
 """
 
 from __future__ import annotations
@@ -21,11 +21,6 @@ MAX_FRAMES_PER_S = 10
 SHARE, LONGEST_REST_S = 0.02, 0.5
 """Frames take about this part of the interpreter's time: where much changes each takes long, and there are fewer."""
 ACTIVE_KEY_S, IDLE_KEY_S = 1.0, 5.0
-
-
-def rest_s(took: float) -> float:
-    """How long to wait after a frame that took so many seconds of processor time."""
-    return min(max(1 / MAX_FRAMES_PER_S, took / SHARE), LONGEST_REST_S)
 
 
 log = logging.getLogger(__name__)
@@ -116,3 +111,8 @@ class Bridge:
         self._last_fields = fields
         if self._builder.has_news(snapshot):
             self._wake.set()
+
+
+def rest_s(took: float) -> float:
+    """How long to wait after a frame that took so many seconds of processor time."""
+    return min(max(1 / MAX_FRAMES_PER_S, took / SHARE), LONGEST_REST_S)

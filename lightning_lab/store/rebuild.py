@@ -20,17 +20,18 @@ from lightning_lab.records import Ids
 from lightning_lab.store import encoding as enc
 from lightning_lab.store.trails import Refs
 
-_SELECT = """
-SELECT calls.*, call_tokens.prompt, call_tokens.sampled, call_tokens.logprobs, call_tokens.versions
-FROM {schema}.calls JOIN {schema}.call_tokens ON call_tokens.call = calls.n
+_COLUMNS = "calls.*, call_tokens.prompt, call_tokens.sampled, call_tokens.logprobs, call_tokens.versions"
+_SELECT = f"""
+SELECT {_COLUMNS}
+FROM {{schema}}.calls JOIN {{schema}}.call_tokens ON call_tokens.call = calls.n
 WHERE calls.rollout_id = :rollout AND (:attempt IS NULL OR calls.attempt = :attempt) ORDER BY calls.n
 """
-_SELECT_LAST = """
+_SELECT_LAST = f"""
 WITH RECURSIVE wanted(n) AS (
   SELECT n FROM (SELECT n FROM calls WHERE rollout_id = :rollout AND attempt = :attempt ORDER BY n DESC LIMIT :count)
   UNION SELECT calls.base FROM calls JOIN wanted USING (n) WHERE calls.base IS NOT NULL
 )
-SELECT calls.*, call_tokens.prompt, call_tokens.sampled, call_tokens.logprobs, call_tokens.versions
+SELECT {_COLUMNS}
 FROM wanted JOIN calls USING (n) JOIN call_tokens ON call_tokens.call = calls.n ORDER BY calls.n
 """
 

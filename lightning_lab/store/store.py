@@ -138,7 +138,8 @@ class Store:
     def write_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         """Have small calls that this thread puts written on its event loop, as it gets to it, and committed as ever.
 
-        For a loop that puts many: two threads that both run Python slow each other down. Returns what ends that.
+        For a loop that puts many: two threads that both run Python slow each other down. Their futures are for tasks of
+        the loop; whoever blocks the loop to wait for one waits for itself. Returns what ends that.
         """
         return self._writer.host(loop) if self._writer else lambda: None
 

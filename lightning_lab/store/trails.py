@@ -2,7 +2,8 @@
 
 A trail holds the calls of one rollout attempt that nothing has continued yet (the leaves). A call that another one
 continues to its end needs no place: whatever shares a prefix with it shares at least that prefix with the other. So
-memory is linear in the length of the conversation, not quadratic.
+memory is linear in the length of the conversation, not quadratic. Of many conversations the oldest go: what continues
+one of those is stored whole, once.
 This is about bytes on disk only: which call *trains* as the continuation of which is decided in ``samples``.
 """
 
