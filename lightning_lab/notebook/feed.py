@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from lightning_lab.gateway import AdmissionState
@@ -48,15 +49,16 @@ class RunFeed:
         self._problems_due = 0.0
         self._problems_of: tuple[int, bool] | None = None
         self._seq = 0
-        self._called: int | None = None
-        """The last event of a call whose rollout shows it; None before the first look."""
+        """The last event that was looked at, whatever its kind; 0 before the first look."""
         self._lock = threading.RLock()
 
     def refresh(self) -> None:
         """Catch up with what is committed."""
         with self._lock:
-            changed, called = _Changed(), self._new_calls()
-            for event in self._new_events():
+            changed, seen, upto = _Changed(), self._seq, self._store.last_event()
+            if seen == upto:
+                return
+            for event in self._events(seen, upto):
                 if event.run_id == self.run_id:
                     self._take(event, changed)
             if changed.steps:
@@ -67,7 +69,10 @@ class RunFeed:
                 self._read_merged(self._steps[known:], changed)
             if changed.rollouts:
                 self._read_rollouts(changed)
-            self._count_calls({id_: totals for id_, totals in called.items() if id_ not in changed.rollouts})
+            if seen:  # at the first look all rollouts were read
+                called = self._store.called(self.run_id, after=seen, upto=upto)
+                self._count_calls({id_: totals for id_, totals in called.items() if id_ not in changed.rollouts})
+            self._seq = upto
 
     def snapshot(
         self, *, lab: str, lab_state: str, admission: AdmissionState = _NOBODY, paused: bool = False
@@ -122,21 +127,14 @@ class RunFeed:
                 if known is not None:
                     changed.rollouts.setdefault(id_, known.row)
 
-    def _new_events(self) -> Iterator[Event]:
+    def _events(self, seen: int, upto: int) -> Iterator[Event]:
+        """Those after ``seen``, up to ``upto``."""
         # Not asked for by run: the log is read in its own order, so that each event costs one look-up in its life.
-        page = self._store.events(after=self._seq, kind=_KINDS, limit=_PAGE)
-        while page:
-            self._seq = page[-1].seq
-            yield from page
-            more = len(page) == _PAGE
-            page = self._store.events(after=self._seq, kind=_KINDS, limit=_PAGE) if more else []
-
-    def _new_calls(self) -> Mapping[str, tuple[int, int]]:
-        """Totals of the rollouts that called; at the first look all rollouts are read anyway."""
-        before, self._called = self._called, self._store.last_event(self.run_id, "call")
-        if before is None or before == self._called:
-            return {}
-        return self._store.called(self.run_id, after=before, upto=self._called)
+        while page := self._store.events(after=seen, kind=_KINDS, limit=_PAGE):
+            yield from takewhile(lambda event: event.seq <= upto, page)
+            seen = page[-1].seq
+            if len(page) < _PAGE or seen >= upto:
+                return
 
     def _take(self, event: Event, changed: _Changed) -> None:
         match event.kind:

@@ -242,9 +242,9 @@ class Store:
         """(calls, sampled tokens) of each rollout given; (0, 0) where there are none."""
         return self._reader.call_totals(rollout_ids)
 
-    def last_event(self, run_id: str, kind: str) -> int:
-        """``seq`` of the run's last event of a kind; 0 where there is none. One look-up."""
-        return self._reader.last_event(run_id, kind)
+    def last_event(self) -> int:
+        """``seq`` of the last event; 0 where there is none. One look-up."""
+        return self._reader.last_event()
 
     def called(self, run_id: str, *, after: int, upto: int) -> dict[str, tuple[int, int]]:
         """(calls, sampled tokens) of each rollout with a ``call`` event in ``after < seq <= upto``, as of now."""

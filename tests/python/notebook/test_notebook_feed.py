@@ -120,6 +120,31 @@ def test_rows_counters_and_steps_equal_the_store_after_any_history(store: Store)
     assert snapshot.phase["step"] == 7 and snapshot.run and snapshot.run["steps_total"] == 5
 
 
+def test_each_event_is_looked_up_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that only count, such as calls: a frame costs what is new, however long the log is."""
+    feed, asked, read = RunFeed(store, "run"), [], store.events
+    monkeypatch.setattr(store, "events", lambda *, after, **named: asked.append(after) or read(after=after, **named))
+    monkeypatch.setattr("lightning_lab.notebook.feed._PAGE", 2)
+    question, answer = (Message(role="user", content="q"),), Message(role="assistant")
+    for at in range(3):
+        store.put_rollout(rollout(at))
+    store.put_call(call("r-run-0", 0, question, answer))
+    store.flush()
+    feed.refresh()
+    looked_at = store.last_event()
+    store.put_call(call("r-run-0", 1, question, answer))
+    store.put_call(call("r-run-1", 0, question, answer))
+    store.flush()
+    asked.clear()
+    feed.refresh()
+    feed.refresh()
+    store.put_event("log", "other")
+    store.flush()
+    feed.refresh()
+    assert asked == [looked_at, looked_at + 2]
+    assert [(row.calls, row.tokens) for row in feed.table.rows] == [(2, 6), (1, 3), (0, 0)]
+
+
 def test_a_consumed_rollout_changes_its_row(store: Store) -> None:
     feed = RunFeed(store, "run")
     done = end(rollout(0))
