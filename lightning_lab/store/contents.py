@@ -66,11 +66,12 @@ class Contents:
     def one(self, group: Group, kind: str, value: Any) -> int:
         """The id of one value of another kind."""
         body = rows.content_body(value)
-        digest = _digest(kind, body)
-        ref = self._known.get(digest)
+        key = (kind, body)
+        ref = self._known.get(key)
         if ref is None:
+            digest = _digest(kind, body)
             ref = self._stored([digest]).get(digest) or group.content(digest, kind, body)
-            self._know(digest, ref, len(digest))
+            self._know(key, ref, len(body))
         return ref
 
     def _add(self, group: Group, new: dict[Hashable, Message]) -> None:

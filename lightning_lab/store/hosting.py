@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 
 from lightning_lab.records import Call
@@ -12,7 +13,11 @@ from lightning_lab.store.transaction import Put
 CROWD = 2
 """Puts in one commit; beyond it there is a crowd."""
 WINDOW_S = 0.025
-"""How long a crowd gathers: a commit is a dozen statements, however many puts it has."""
+"""How long a crowd gathers, at most: a commit is a dozen statements, however many puts it has."""
+_LEAST_S = 0.008
+"""How long it gathers on a loop that has nothing else to do."""
+_IDLE_TURN_S = 40e-6
+"""A turn of the loop in which nothing happened takes less."""
 _MOST_TOKENS = 1 << 15
 """Of a call that a loop writes: a millisecond of its time."""
 
@@ -27,6 +32,7 @@ class Host:
         self._thread = threading.get_ident()
         self._asked = False
         self._crowded = False
+        self._until = 0.0
 
     def takes(self, put: Put) -> bool:
         """Whether the put is made here and is small."""
@@ -43,13 +49,23 @@ class Host:
             return
         self._asked = True
         if self._crowded:
-            self._loop.call_later(WINDOW_S, self._go)
+            self._until = time.perf_counter() + WINDOW_S
+            self._loop.call_later(_LEAST_S, self._look)
         else:
             self._loop.call_soon(self._go)
 
     def ask_from_elsewhere(self) -> None:
         """The same in any thread. Raises RuntimeError where the loop is closed."""
         self._loop.call_soon_threadsafe(self.ask)
+
+    def _look(self, last: float = 0.0) -> None:
+        """Write once a turn of the loop brought nothing: of a busy one the next turn may bring more puts, and writing
+        takes no time that it has to spare."""
+        now = time.perf_counter()
+        if now - last < _IDLE_TURN_S or now > self._until:
+            self._go()
+        else:
+            self._loop.call_soon(self._look, now)
 
     def _go(self) -> None:
         self._asked = False

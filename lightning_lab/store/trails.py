@@ -103,6 +103,8 @@ class Trail:
 def common_prefix(a: npt.NDArray[np.signedinteger], b: npt.NDArray[np.signedinteger]) -> int:
     """How many leading elements are equal. Early differences cost little: blocks grow from small to large."""
     end = min(len(a), len(b))
+    if not end or a[0] != b[0]:  # as most messages
+        return 0
     start, block = 0, _FIRST_BLOCK
     while start < end:
         stop = min(start + block, end)
