@@ -8,9 +8,8 @@ sampled until then is stored as an undelivered call.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from lightning_lab.gateway.delivery import Delivery
 from lightning_lab.gateway.draft import Draft
 from lightning_lab.gateway.errors import ClientGoneError, Fault, as_fault, bad_request
 from lightning_lab.gateway.ledger import entry
-from lightning_lab.gateway.prompt import Prompt, policy_duty
+from lightning_lab.gateway.prompt import Prompt, PolicyDuty
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Stream, Wire
 from lightning_lab.gateway.reply import ask, call_record, choice_of
 from lightning_lab.gateway.retries import Answered, digest
@@ -65,7 +64,7 @@ class Exchange:
         self._scope = asked.scope
         self._arrived_at = asked.arrived_at
         self._memory = capture.memory(asked.grant)
-        self._gone = asyncio.Event()
+        self._gone = False
         self._heir = self._inherited = False
         """Whether this takes the place of another that was lost, and whether another takes the place of this."""
         self._abort_reason: Exception | None = None
@@ -73,7 +72,7 @@ class Exchange:
         patience = capture.patience
         self._delivery = Delivery(
             asked.send,
-            self._gone.is_set,
+            lambda: self._gone,
             error=wire.error,
             early_s=patience.early_s,
             beat_s=patience.beat_s,
@@ -103,7 +102,7 @@ class Exchange:
     @property
     def gone(self) -> bool:
         """Whether the client has disconnected."""
-        return self._gone.is_set()
+        return self._gone
 
     async def _answer(self, raw: bytes) -> None:
         request = self._read(raw)
@@ -185,7 +184,7 @@ class Exchange:
         return stream.closing(choices) if stream else orjson.dumps(self._wire.answer(head, choices))
 
     async def _parse(self, head: Head, drafts: list[Draft]) -> list[Choice]:
-        with policy_duty("parse a reply"):
+        with PolicyDuty("parse a reply"):
             prefix = self._wire.tool_prefix
             return [
                 await choice_of(self._capture.policy, draft, head, at, tool_prefix=prefix)
@@ -228,14 +227,22 @@ class Exchange:
         return head, drafts
 
     async def _generate(self, drafts: list[Draft]) -> None:
-        """Sample until every reply is complete; ends at once when the exchange is aborted."""
-        with self._abortable():
-            try:
-                while left := [draft for draft in drafts if draft.finish_reason is None]:
-                    await self._stay(left)
-            finally:
-                for draft in drafts:
-                    draft.stop()
+        """Sample until every reply is complete. `abort` raises its reason here, as a time-out would."""
+        if self._abort_reason is not None:
+            raise self._abort_reason
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        try:
+            while left := [draft for draft in drafts if draft.finish_reason is None]:
+                await self._stay(left)
+        except asyncio.CancelledError:
+            if self._abort_reason is None or task.uncancel() > 0:
+                raise
+            raise self._abort_reason from None
+        finally:
+            self._task = None
+            for draft in drafts:
+                draft.stop()
 
     async def _stay(self, drafts: list[Draft]) -> None:
         """Wait for admission, then sample: to the end, or until a pause interrupts."""
@@ -266,7 +273,7 @@ class Exchange:
             await asyncio.wait(tasks)
 
     async def _sample(self, draft: Draft) -> None:
-        with policy_duty("generate a reply"):
+        with PolicyDuty("generate a reply"):
             if draft.reply is not None:
                 await draft.reply.listen()
                 draft.finish_reason = draft.reply.finish_reason
@@ -282,25 +289,9 @@ class Exchange:
         if draft.finish_reason not in ("stop", "length"):
             raise PolicyError(f"The generation broke off (finish reason {draft.finish_reason!r}).")
 
-    @contextlib.contextmanager
-    def _abortable(self) -> Iterator[None]:
-        """Inside, `abort` raises its reason here, as a time-out would."""
-        if self._abort_reason is not None:
-            raise self._abort_reason
-        self._task = task = asyncio.current_task()
-        assert task is not None
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self._abort_reason is None or task.uncancel() > 0:
-                raise
-            raise self._abort_reason from None
-        finally:
-            self._task = None
-
     def _leave(self) -> None:
         """The client is gone."""
-        self._gone.set()
+        self._gone = True
         for other in self._capture.same(self):
             if other._arrived_at >= self._arrived_at and not (other.gone or other._heir or self._inherited):
                 other._heir = self._inherited = True  # it was sent again before this was seen

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,7 +58,7 @@ async def prompt_of(policy: Policy, request: Request, size: int, ledger: Ledger,
 
 
 def _render(policy: Policy, request: Request, turns: Sequence[Entry], stitching: bool) -> Prompt:
-    with policy_duty("render a conversation"):
+    with PolicyDuty("render a conversation"):
         rendered = policy.render(request.messages, request.tools).ids
         made = stitched(rendered, turns, policy.decode) if turns and stitching else Stitched(rendered)
         return Prompt(rendered, made.ids, turns, made.kept, made.left)
@@ -74,7 +73,7 @@ def _encode(policy: Policy, text: str) -> Ids:
             param="prompt",
             code="unsupported_parameter",
         )
-    with policy_duty("encode a prompt"):
+    with PolicyDuty("encode a prompt"):
         ids: Ids = encode(text)
         return ids
 
@@ -91,13 +90,18 @@ def _no_images(policy: Policy, request: Request) -> Fault:
     )
 
 
-@contextlib.contextmanager
-def policy_duty(what: str) -> Iterator[None]:
-    """Whatever a policy raises is a `PolicyError`: the agent is not to blame."""
-    try:
-        yield
-    except (PolicyError, Fault):
-        raise
-    except Exception as error:
-        _log.exception("The policy failed to %s", what)
-        raise PolicyError(f"The policy failed to {what}: {type(error).__name__}: {error}") from error
+class PolicyDuty:
+    """Whatever a policy raises inside is a `PolicyError`: the agent is not to blame."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, PolicyError | Fault):
+            return
+        _log.error("The policy failed to %s", self._what, exc_info=error)
+        raise PolicyError(f"The policy failed to {self._what}: {type(error).__name__}: {error}") from error

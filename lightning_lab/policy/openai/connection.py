@@ -66,7 +66,8 @@ class Connection(asyncio.Protocol):
         self._begun = self._complete = False
         self.status, self.headers = 0, {}
         self._heard_at = self._loop.time()
-        self._alarm = self._loop.call_later(self._silence_s, self._check)
+        if self._alarm is None:  # else that of the request before looks after this one, too
+            self._alarm = self._loop.call_later(self._silence_s, self._check)
         self._transport.write(request)
         while not self._begun:
             await self._wait()
@@ -118,7 +119,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         framed = {"content-length", "transfer-encoding"} & self.headers.keys()
         if self._begun and self.status and not framed and error is None:
-            self._end()  # such an answer ends with its connection
+            self._complete = True  # such an answer ends with its connection
         reason = error if isinstance(error, OSError) else ConnectionError("closed by the server")
         self._fail(reason)
 
@@ -150,7 +151,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._begun and self._error is None:  # what failed in its body is not whole
             self._lasts = self._parser.should_keep_alive()
-            self._end()
+            self._complete = True
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -183,13 +184,11 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _end(self) -> None:
-        self._complete = True
-        if self._alarm is not None:
-            self._alarm.cancel()
-
     def _check(self) -> None:
         """Whether nothing came for too long, while somebody waits for it."""
+        self._alarm = None
+        if self._complete:
+            return
         left = self._heard_at + self._silence_s - self._loop.time()
         if left <= 0 and self._waiter is not None:
             self._fail(TimeoutError(f"nothing came for {self._silence_s:g} s"))
