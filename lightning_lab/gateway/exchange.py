@@ -23,7 +23,7 @@ from lightning_lab.gateway.delivery import Delivery
 from lightning_lab.gateway.draft import Draft
 from lightning_lab.gateway.errors import ClientGoneError, Fault, as_fault, bad_request
 from lightning_lab.gateway.ledger import entry
-from lightning_lab.gateway.prompt import Prompt, PolicyDuty
+from lightning_lab.gateway.prompt import PolicyDuty, Prompt
 from lightning_lab.gateway.protocols.wire import Choice, Head, Request, Stream, Wire
 from lightning_lab.gateway.reply import ask, call_record, choice_of
 from lightning_lab.gateway.retries import Answered, digest
