@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from starlette.types import Scope, Send
-from ulid import ULID
 
 from lightning_lab.gateway.auth import Grant
 from lightning_lab.gateway.calltree import Identity, Place
@@ -201,7 +201,7 @@ class Exchange:
                 f"The prompt has {len(prompt.ids)} tokens, and the model's context length is {policy.context_length}. "
                 "Shorten the conversation."
             )
-        first, name = self.grant.next_ordinal, str(ULID())
+        first, name = self.grant.next_ordinal, f"{int(1000 * self._arrived_at):012x}{secrets.token_hex(8)}"
         self.grant.next_ordinal += request.n
         drafts = [
             Draft(

@@ -81,7 +81,7 @@ def _headline(rollout: Rollout) -> str:
 
 def _general(line: str) -> str:
     """Addresses, numbers and ids differ between two rollouts that fail alike."""
-    return re.sub(r"0x[0-9a-fA-F]+|[0-9A-HJKMNP-TV-Z]{26}|\d+", "#", line)
+    return re.sub(r"0x[0-9a-fA-F]+|[0-9A-HJKMNP-TV-Z]{26}|[0-9a-f]{28}|\d+", "#", line)
 
 
 def _reason(group: Group, calls: Mapping[str, int]) -> str:

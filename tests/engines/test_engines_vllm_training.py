@@ -31,6 +31,7 @@ def long_words(task: Any, result: Any) -> float:
 async def test_every_step_publishes_what_it_learned(
     policy: VllmPolicy, learner: DetachedTorchLearner, tmp_path: Path
 ) -> None:
+    policy.publish(policy.version + 1)  # other tests change the learner, too
     attached = VllmPolicy(MODEL, learner=learner, url=socket_of(policy), context_length=CONTEXT)
     sampling, before = ll.Sampling(temperature=1.0, max_tokens=24), policy.version
     lab = ll.Lab(policy=attached, runs=tmp_path / "runs", sampling=sampling)

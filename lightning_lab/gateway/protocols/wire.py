@@ -45,7 +45,7 @@ class Head:
     """What is known of an answer before anything is sampled."""
 
     id: str
-    """Minted: the protocol's prefix and a ULID."""
+    """Minted: the protocol's prefix and a name that sorts by time."""
     created: int
     """Unix seconds."""
     model: str
@@ -56,7 +56,7 @@ class Head:
 
     @property
     def suffix(self) -> str:
-        """The ULID of the id: further ids of the same answer are made from it."""
+        """The name in the id: further ids of the same answer are made from it."""
         return self.id.rpartition("_" if "_" in self.id else "-")[2]
 
     @property
