@@ -86,6 +86,12 @@ class Server:
             process.stdin.close()
         self.socket.unlink(missing_ok=True)
 
+    def kill(self, pid: int | None) -> None:
+        """End that process of the server, if it is still the one that runs; its death is told as any other."""
+        with self._lock:
+            if pid is not None and pid == self.pid and self.alive:
+                os.killpg(pid, signal.SIGKILL)
+
     @property
     def pid(self) -> int | None:
         """Of the process that listens; its session holds the others."""

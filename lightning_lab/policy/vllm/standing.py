@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+from functools import partial
 
 from lightning_lab.policy.base import PolicyError
 from lightning_lab.policy.vllm.connection import Loop
 from lightning_lab.policy.vllm.errors import EngineDiedError
 from lightning_lab.policy.vllm.replicas import Replica, Replicas
+
+_log = logging.getLogger(__name__)
 
 
 class Standing:
@@ -68,14 +72,19 @@ class Standing:
             replica.ready, replica.stands = True, self._frozen
 
     def _tell_all(self, path: str) -> None:
-        def tell(replica: Replica) -> None:
-            try:
-                if replica.ready:
-                    self._loop.wait(replica.connection.post(path))
-                    replica.stands = path != "/resume"
-            except EngineDiedError:
-                if replica.server is None:
-                    raise  # else it is started again, and finds things as they are then
-
         with self._telling:
-            self._replicas.each(tell)
+            self._replicas.each(partial(self._tell, path=path))
+
+    def _tell(self, replica: Replica, *, path: str) -> None:
+        if not replica.ready:
+            return
+        pid = None if replica.server is None else replica.server.pid
+        try:
+            self._loop.wait(replica.connection.post(path))
+            replica.stands = path != "/resume"
+        except EngineDiedError as error:
+            if replica.server is None:
+                raise
+            # Nobody knows what it does now. It is started again, and finds things as they are then.
+            _log.warning("%s Its process is ended, if it still runs.", error)
+            replica.server.kill(pid)

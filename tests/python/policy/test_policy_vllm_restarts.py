@@ -76,7 +76,7 @@ def test_a_server_that_cannot_be_started_again_after_a_torn_publish(policy: Vllm
         raise EngineStartError("vllm-0 ended with 1 while it started: the disk is full.")
 
     stopped: list[bool] = []
-    stub: Any = SimpleNamespace(start=start, stop=lambda: stopped.append(True), log=Path("vllm-0.log"))
+    stub: Any = SimpleNamespace(pid=7, start=start, stop=lambda: stopped.append(True), log=Path("vllm-0.log"))
     replica.server = stub
     assert policy._fleet is not None
     policy._fleet._settings = Settings(cpu=True, dtype="float32", context_length=64)
@@ -108,6 +108,21 @@ def test_a_server_that_comes_back_is_asked_when_it_has_the_weights(policy: VllmP
     assert replica.ready and last[1]["token_ids"] == [7]
     assert "/reset_prefix_cache?reset_running_requests=true" in [path for path, _ in before]
     assert [7] not in [body["token_ids"] for path, body in before if path == "/inference/v1/generate"]
+
+
+@pytest.mark.parametrize("path", ["/pause?mode=keep", "/resume"])
+def test_a_server_that_does_not_hear_whether_to_sample_is_started_again(
+    policy: VllmPolicy, stand_in: Recorded, path: str
+) -> None:
+    """It would go on with weights that change under it, or stand still for ever."""
+    (replica,) = policy.replicas
+    ended: list[int] = []
+    stub: Any = SimpleNamespace(pid=7, kill=ended.append, stop=lambda: None)
+    replica.server = stub
+    stand_in.answers[path] = (200, ConnectionResetError)
+    policy.freeze()
+    policy.thaw()
+    assert ended == [7]
 
 
 def test_a_server_that_comes_back_while_the_others_stand_still_does_too(policy: VllmPolicy, stand_in: Recorded) -> None:

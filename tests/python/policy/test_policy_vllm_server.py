@@ -105,6 +105,19 @@ def test_its_death_is_told_and_leaves_nothing(place: Path, server: tuple[Server,
     assert pids(place) != started
 
 
+def test_a_process_that_hangs_is_ended_and_no_other(place: Path, server: tuple[Server, list[int]]) -> None:
+    made, ended = server
+    made.start([])
+    first = made.pid
+    made.kill(first)
+    until(lambda: ended == [-9])
+    made.kill(first)
+    made.start([])
+    made.kill(first)
+    made.kill(None)
+    assert made.alive and made.pid != first and ended == [-9]
+
+
 def test_a_program_that_ends_at_once_tells_why(server: tuple[Server, list[int]]) -> None:
     made, ended = server
     with pytest.raises(EngineStartError, match="vllm-0 ended with 1 while it started: ValueError: this model is of no"):
