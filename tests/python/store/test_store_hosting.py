@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,28 @@ def test_the_loop_writes_and_the_thread_commits(store: Store, loop: Loop, writer
     stored = store.calls("r-1")
     assert same(stored[0], dataclasses.replace(calls[0], delivered=True))
     assert all(same(left, right) for left, right in zip(stored[1:], calls[1:], strict=True))
+
+
+def test_a_crowd_gathers_while_the_loop_is_busy(
+    store: Store, loop: Loop, writers: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no longer: nobody waits for the end of the window then."""
+
+    async def busy() -> list[Any]:
+        futures = []
+        for at in range(10):
+            futures.append(store.put_call(call(f"c-{at}")))
+            time.sleep(0.005)  # noqa: ASYNC251 - the loop is busy
+            await asyncio.sleep(0)
+        return futures
+
+    monkeypatch.setattr("lightning_lab.store.hosting.WINDOW_S", 600.0)
+    for future in loop.do(lambda: [store.put_call(call(f"c-before-{at}")) for at in range(4)]):
+        future.result(20)
+    writers.clear()
+    for future in asyncio.run_coroutine_threadsafe(busy(), loop.loop).result(20):
+        future.result(20)
+    assert writers == [(" ".join(["call"] * 10), LOOP), ("commit", WRITER)]
 
 
 def test_others_and_what_is_large_are_the_threads(store: Store, loop: Loop, writers: list[tuple[str, str]]) -> None:
