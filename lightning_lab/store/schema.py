@@ -28,8 +28,6 @@ _WAL_FORMAT = 2
 _BUSY_TIMEOUT_S = 30.0
 _CACHED_STATEMENTS = 512
 _WAL_SIZE_LIMIT = 64 * 1024 * 1024
-_PAGE_BYTES = 8192
-"""Of a new file. A commit writes page by page, and most of a call are long texts and arrays of ids."""
 
 TABLES = """
 CREATE TABLE events (
@@ -125,7 +123,6 @@ def open_writer(path: Path, durability: Durability) -> sqlite3.Connection:
     with _opening(path, "mode=rwc", "Check that its folder exists and is writable.") as connection:
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             check_identity(connection, path)
-        connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode=WAL").fetchone()
         connection.execute(f"PRAGMA synchronous={'FULL' if durability == 'fsync' else 'NORMAL'}")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_SIZE_LIMIT}").fetchone()

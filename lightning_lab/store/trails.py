@@ -22,7 +22,7 @@ Refs = npt.NDArray[np.int64]
 """Ids in the ``contents`` table, shape [n]."""
 
 _IDS, _MESSAGES = attrgetter("ids"), attrgetter("messages")
-_FIRST_BLOCK = 4096
+_FIRST_BLOCK = 1024
 _LAST_BLOCK = 1 << 18
 _MOST_LEAVES, _MOST_BYTES = 16, 1 << 20
 """Ends of conversations that are compared with a new call, and their memory; the oldest goes."""
