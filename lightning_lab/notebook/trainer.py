@@ -150,7 +150,7 @@ class Trainer:
         retries = self.config(steps=1).retry_rule()
         result = evaluate(parts, run_id, self.harness, tasks, self.grader, n=n, sampling=sampling, retries=retries)
         data = {"step": len(parts.store.steps(run_id)), "value": result.mean, "n": result.n, "stderr": result.stderr}
-        parts.store.put_event("evaluation", run_id, data=data)
+        parts.store.put_event("evaluation", run_id, data=data).result()  # who has waited for it finds it in the figure
         return result
 
     def _described(self, config: TrainConfig) -> dict[str, Any]:

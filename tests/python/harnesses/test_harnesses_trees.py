@@ -78,6 +78,11 @@ class Work:
     def causes(self, name: str) -> list[BreakCause]:
         return [one.cause for one in self.bench.samples(f"r-{name}").breaks]
 
+    def new_threads(self, name: str) -> set[str]:
+        """The calls that began another conversation than one that was answered before."""
+        breaks = self.bench.samples(f"r-{name}").breaks
+        return {one.call_id for one in breaks if one.cause is BreakCause.NEW_THREAD}
+
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work]:
@@ -95,7 +100,7 @@ def test_claude_codes_helper_is_a_thread_of_its_own(work):
     assert {call.thread for call in main} == {"main"}
     assert [call.parent_id for call in helper] == [None, helper[0].id]
     assert helper[-1].reply.content == "It subtracts."
-    assert work.causes("claude-code").count(BreakCause.NEW_THREAD) == 1
+    assert work.new_threads("claude-code") == {helper[0].id}
 
 
 def test_opencodes_title_is_a_side_call_and_its_helper_a_thread_of_its_own(work):
@@ -107,7 +112,11 @@ def test_opencodes_title_is_a_side_call_and_its_helper_a_thread_of_its_own(work)
     helper = [call for call in calls if call.kind == "sub_agent"]
     assert [call.parent_id for call in helper] == [None, helper[0].id]
     assert {call.thread for call in calls} == {"main", "side", helper[0].thread}
-    assert work.causes("opencode").count(BreakCause.NEW_THREAD) == 2
+    first, second = [call for call in calls if call.kind != "sub_agent"][
+        :2
+    ]  # title and work
+    apart = {second.id} if second.arrived_at >= first.finished_at else set()
+    assert work.new_threads("opencode") == {helper[0].id, *apart}
 
 
 def test_codex_summarises_and_goes_on_in_a_fresh_context(work):
