@@ -112,9 +112,7 @@ def test_opencodes_title_is_a_side_call_and_its_helper_a_thread_of_its_own(work)
     helper = [call for call in calls if call.kind == "sub_agent"]
     assert [call.parent_id for call in helper] == [None, helper[0].id]
     assert {call.thread for call in calls} == {"main", "side", helper[0].thread}
-    first, second = [call for call in calls if call.kind != "sub_agent"][
-        :2
-    ]  # title and work
+    first, second = [call for call in calls if call.kind != "sub_agent"][:2]  # title and work
     apart = {second.id} if second.arrived_at >= first.finished_at else set()
     assert work.new_threads("opencode") == {helper[0].id, *apart}
 
