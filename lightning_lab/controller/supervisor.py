@@ -97,6 +97,7 @@ class _Supervision:
         group.limit_memory(spec["limits"]["memory"])
         self._usage = Usage(spec["limits"], spec["folders"], group)
         self._oom_kills, self._memory_kills = _oom_kills(), group.memory_kills()
+        self._tell({"event": "launched"})  # first: an agent that ends us at once has begun, and is not begun again
         self._agent = self._fork(payload)
 
     @property
@@ -105,7 +106,6 @@ class _Supervision:
         return self._reason in ("cancelled", "terminated")
 
     def run(self) -> None:
-        self._tell({"event": "launched"})
         self._watch()
         if self._reason == "exit" and not self._usage.look(is_last=True):
             self._reason = "limit"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from lightning_lab.controller import supervisor
+from lightning_lab.controller.frames import receive
 from lightning_lab.controller.retries import MAY_RETRY, NEVER, USUAL, Retries
 from lightning_lab.records import Outcome, RolloutState, Task
 
@@ -17,6 +23,20 @@ def test_the_rule():
     assert rule.delay_s(Outcome.AGENT_ERROR, 1) is None and NEVER.delay_s(Outcome.LOST, 1) is None
     assert Retries(times={"lost": 99}).delay_s(Outcome.LOST, 50) == 60.0
     assert set(USUAL) <= MAY_RETRY and "cancelled" not in MAY_RETRY and "agent_error" not in MAY_RETRY
+
+
+def test_an_agent_that_ends_its_supervisor_at_once_has_begun(monkeypatch):
+    """Else an attempt whose supervisor had waited for work would be made twice, and counted once."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    heard: list[Any] = []
+    monkeypatch.setattr(supervisor, "Usage", lambda *_: None)
+    monkeypatch.setattr(supervisor._Supervision, "_fork", lambda self, payload: heard.append(receive(ours)))
+    group: Any = SimpleNamespace(limit_processes=lambda _: None, limit_memory=lambda _: None, memory_kills=lambda: 0)
+    spec = {"limits": {"processes": None, "memory": None}, "folders": []}
+    with ours, theirs:
+        supervisor._Supervision(theirs, 0, 0, group, spec, b"")
+    assert [json.loads(one) for one in heard] == [{"event": "launched"}]
 
 
 def kills_its_supervisor(task):
