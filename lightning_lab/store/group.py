@@ -15,11 +15,10 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+from lightning_lab.records import Event
 from lightning_lab.store import encoding as enc
 from lightning_lab.store.errors import BadRecordError
 
-Line = tuple[int, float, str, str, str, Mapping[str, Any]]
-"""The fields of an `Event`, in order: most are never asked for as one."""
 _COLUMNS = {
     "contents": ("id", "hash", "kind", "body"),
     "calls": (
@@ -65,21 +64,19 @@ class Group:
 
     def __init__(self, connection: sqlite3.Connection, numbers: Numbers) -> None:
         self.numbers = numbers.copy()
-        self.lines: list[Line] = []
-        """New ones of the log."""
+        self.events: list[Event] = []
         self._connection = connection
         self._rows: dict[str, list[Sequence[Any]]] = {table: [] for table in _COLUMNS}
         self._totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         self._counts: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._delivered: list[int] = []
 
-    def event(self, at: float, kind: str, run_id: str, subject: str, data: Mapping[str, Any]) -> int:
-        """A line of the log; returns its seq."""
-        text, seq = enc.dump_json(data), self.numbers.event
-        self.numbers.event += 1
-        self.lines.append((seq, at, kind, run_id, subject, data))
-        self._rows["events"].append((seq, at, kind, run_id, subject, text))
-        return seq
+    def event(self, event: Event) -> None:
+        """A line of the log."""
+        text = enc.dump_json(event.data)
+        self.numbers.event = event.seq + 1
+        self.events.append(event)
+        self._rows["events"].append((event.seq, event.at, event.kind, event.run_id, event.subject, text))
 
     def content(self, digest: bytes, kind: str, body: str) -> int:
         """A value that is not stored yet; returns its id."""

@@ -12,6 +12,7 @@ from lightning_lab.records import (
     TERMINAL_STATES,
     Break,
     Call,
+    Event,
     Floats,
     Rollout,
     Run,
@@ -24,7 +25,7 @@ from lightning_lab.store import rows
 from lightning_lab.store.calls import Calls
 from lightning_lab.store.contents import Contents
 from lightning_lab.store.errors import BadRecordError, StoreError, TerminalStateError
-from lightning_lab.store.group import Group, Line, Numbers
+from lightning_lab.store.group import Group, Numbers
 from lightning_lab.store.lru import LruBytes
 from lightning_lab.store.purge import purge
 
@@ -45,15 +46,14 @@ class Put:
 
 
 class Transaction:
-    """Writes puts, each group of them in one transaction of the file, and collects their lines of the log.
+    """Writes puts, each group of them in one transaction of the file, and collects their events.
 
     Calls, their delivery and the log's lines wait in a `Group`, to be written together; every other statement writes
     first what waits, so that the order of puts holds.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self.lines: list[Line] = []
-        """Of the log, new with the last `write`."""
+        self.events: list[Event] = []
         self._connection = connection
         self._group = Group(connection, Numbers.of(connection))
         self._contents = Contents(connection)
@@ -65,7 +65,7 @@ class Transaction:
 
         All together; where one fails, one by one, and what fails leaves nothing behind. Raises when the disk is dead.
         """
-        self.lines = []
+        self.events = []
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             return list(self._together(puts))
@@ -104,7 +104,7 @@ class Transaction:
         except BaseException:
             self._forget(numbers)
             raise
-        self.lines += self._group.lines
+        self.events += self._group.events
         self._group = Group(self._connection, self._group.numbers)
         return seqs
 
@@ -129,7 +129,9 @@ class Transaction:
 
     def event(self, at: float, kind: str, run_id: str, subject: str, data: Mapping[str, Any]) -> int:
         """A line of the log. ``data``: plain JSON values, so that it is told as it will be read."""
-        return self._group.event(at, kind, run_id, subject, data)
+        event = Event(seq=self._group.numbers.event, at=at, kind=kind, run_id=run_id, subject=subject, data=data)
+        self._group.event(event)
+        return event.seq
 
     def any_event(self, at: float, kind: str, run_id: str, subject: str, data: Mapping[str, Any]) -> int:
         """The same, from outside: ``data`` may hold whatever `encoding.dump_json` accepts.

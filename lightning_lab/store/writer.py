@@ -26,7 +26,6 @@ from pathlib import Path
 
 from lightning_lab.records import Event
 from lightning_lab.store.errors import DiskError, StoreClosedError, StoreError
-from lightning_lab.store.group import Line
 from lightning_lab.store.hosting import CROWD, WINDOW_S, Host
 from lightning_lab.store.lock import WriterLock
 from lightning_lab.store.schema import Durability, open_writer
@@ -40,20 +39,13 @@ _LARGEST_HOSTED = 64
 logger = logging.getLogger(__name__)
 
 
-class _Committed(Future[int]):
-    """Whoever gives up waiting (as `asyncio.wrap_future` does when a client leaves) takes no put back."""
-
-    def cancel(self) -> bool:
-        return False
-
-
 @dataclass(slots=True, eq=False)
 class _Item:
     """A put waiting for its commit. ``put`` is None for a barrier: it resolves when all before it is committed."""
 
     put: Put | None
     hosted: bool = False
-    future: Future[int] = field(default_factory=_Committed)
+    future: Future[int] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +54,7 @@ class _Written:
 
     items: Sequence[_Item]
     outcomes: Sequence[int | StoreError]
-    lines: Sequence[Line]
+    events: Sequence[Event]
 
 
 class Writer:
@@ -100,6 +92,8 @@ class Writer:
     def submit(self, put: Put | None) -> Future[int]:
         """Queue one put, or a barrier. Never blocks on the disk; every refusal is in the future."""
         item = _Item(put)
+        # From here on a cancel (e.g. by asyncio.wrap_future when a client leaves) cannot take the put back.
+        item.future.set_running_or_notify_cancel()
         if os.getpid() != self._pid:  # before the lock, which another thread may have held at the fork
             item.future.set_exception(self._forked())
             return item.future
@@ -239,7 +233,7 @@ class Writer:
             outcomes = iter(self._transaction.write([item.put for item in items if item.put]))
         except Exception as error:
             return self._failed(error, items)
-        return _Written(items, [next(outcomes) if item.put else 0 for item in items], self._transaction.lines)
+        return _Written(items, [next(outcomes) if item.put else 0 for item in items], self._transaction.events)
 
     def _commit(self, group: _Written) -> None:
         """Make a group last, then tell of it."""
@@ -255,8 +249,8 @@ class Writer:
                 if outcome is not self._failure:
                     logger.warning("A record was not stored: %s", outcome)
                 item.future.set_exception(outcome)
-        if group.lines:
-            self._subscribers.tell(list(map(_event, group.lines)) if self._subscribers.asked else ())
+        if group.events:
+            self._subscribers.tell(group.events)
 
     def _failed(self, error: Exception, items: Sequence[_Item]) -> _Written:
         """The disk is dead: nothing is written any more."""
@@ -273,8 +267,3 @@ class Writer:
         except sqlite3.Error:
             logger.debug("Nothing to roll back in %s", self._path, exc_info=True)
         return _Written(items, [failure] * len(items), ())
-
-
-def _event(line: Line) -> Event:
-    seq, at, kind, run_id, subject, data = line
-    return Event(seq=seq, at=at, kind=kind, run_id=run_id, subject=subject, data=data)

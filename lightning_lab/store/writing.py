@@ -53,37 +53,28 @@ class Subscribers:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._listeners: tuple[Subscriber, ...] = ()
-        self._asked = 0
         self._lock = threading.Lock()
-
-    @property
-    def asked(self) -> bool:
-        """Whether anybody wants to know the events themselves."""
-        return self._asked > 0
 
     def add(self, callback: Subscriber) -> Callable[[], None]:
         """Of the events of each. Returns what ends the subscription."""
-        return self._add(lambda events: callback(events) if events else None, asks=1)
+        return self._add(lambda events: callback(events) if events else None)
 
     def add_watcher(self, callback: Watcher) -> Callable[[], None]:
         """That there are events. Returns what ends that."""
-        return self._add(lambda _: callback(), asks=0)
+        return self._add(lambda _: callback())
 
-    def _add(self, listener: Subscriber, *, asks: int) -> Callable[[], None]:
+    def _add(self, listener: Subscriber) -> Callable[[], None]:
         with self._lock:
             self._listeners = (*self._listeners, listener)
-            self._asked += asks
 
         def end() -> None:
             with self._lock:
-                left = tuple(one for one in self._listeners if one is not listener)
-                if len(left) < len(self._listeners):  # it may be ended twice
-                    self._listeners, self._asked = left, self._asked - asks
+                self._listeners = tuple(one for one in self._listeners if one is not listener)
 
         return end
 
     def tell(self, events: Sequence[Event]) -> None:
-        """There was a commit with events; none need be given where nobody has `asked` for them."""
+        """There was a commit with events; none are given where nobody asked for them."""
         for listener in self._listeners:
             try:
                 listener(events)
